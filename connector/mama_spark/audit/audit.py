@@ -170,7 +170,7 @@ def span_after(log: RecordLog, span: Span) -> Span:
 
 
 def _bounds(log: RecordLog, span: Span) -> Bounds:
-    """Raises :class:`ConfigError` if the stream is another one than was read."""
+    """:raises ConfigError: it is another one than was read"""
     bounds = log.bounds()
     if bounds.identity != span.bounds.identity:
         raise ConfigError(f"stream {log.name!r} was deleted and created again since it was read: audit once more")

@@ -37,8 +37,9 @@ SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
 
 
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
-    """Compare a table (``key``, ``revision``, ``operation``) with a bucket: (equal?, text) of each check.
+    """Compare a table with a bucket: (equal?, text) of each check.
 
+    :param path: of the table, which has columns ``key``, ``revision`` and ``operation``
     :raises FlightLogError: the table is not there, or has other columns
     :raises ConfigError: the bucket is not there, or cannot be read
     :raises Unavailable: storage or middleware cannot be reached

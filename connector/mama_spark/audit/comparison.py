@@ -217,7 +217,10 @@ judged AS (
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
     def copies(self, digits: str) -> str:
-        """SQL: stored messages with the id of an earlier message; ``digits``: how the MD5 of the id may begin."""
+        """SQL: stored messages with the id of an earlier message.
+
+        :param digits: that the MD5 of the id may begin with
+        """
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (
   SELECT stream, id, min(sequence) AS first_one, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fit
@@ -245,7 +248,7 @@ def _in(part: Part) -> str:
 
 
 def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
-    """``unjudged``: include what has no verdict."""
+    """:param unjudged: also what has no verdict"""
     write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(sql_text, MATCHES))
     own = [
         f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"

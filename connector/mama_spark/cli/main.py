@@ -105,13 +105,19 @@ SUBCOMMANDS = _subcommands()
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, with ``run``, which executes the subcommand. Raises ConfigError if a package is missing."""
+    """The arguments, with ``run``, which executes the subcommand.
+
+    :raises ConfigError: what the subcommand needs is not installed
+    """
     return parser(argv[:1]).parse_args(argv)
 
 
 def parser(loaded: Collection[str] = SUBCOMMANDS) -> argparse.ArgumentParser:
-    """The parser of all subcommands; only the modules of ``loaded`` are imported, for a fast start, and only their
-    arguments are known. Raises ConfigError if what one of these needs is not installed."""
+    """The parser of all subcommands.
+
+    :param loaded: subcommands whose arguments are needed; the modules of the others are not imported, for a fast start
+    :raises ConfigError: what one of these needs is not installed
+    """
     if not SUBCOMMANDS.keys() >= {*loaded}:
         load_others()
         SUBCOMMANDS.update(_subcommands())
@@ -147,7 +153,9 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
 
 @contextmanager
 def _installed(name: str) -> Iterator[None]:
-    """Raises ConfigError if what the subcommand needs is not installed."""
+    """
+    :raises ConfigError: what the subcommand needs is not installed
+    """
     try:
         yield
     except ModuleNotFoundError as e:

@@ -20,8 +20,12 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL`` and ``--url`` (:func:`add_url`), and ``--option`` for options of ``formats``; ``more``: text about
-    these."""
+    """``URL``, ``--url`` and ``--option``.
+
+    :param formats: whose options these are
+    :param more: about them
+    :param positional: see :func:`add_url`
+    """
     add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
@@ -92,7 +96,10 @@ def completed(given: Mapping[str, str], cls: type[Options], *more: str) -> Expan
 
 
 def transport(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Options from ``URL``, ``--url`` and ``--option``; raises as :func:`named_url` and :func:`pairs`."""
+    """Options from ``URL``, ``--url`` and ``--option``.
+
+    :raises OptionError: see :func:`named_url` and :func:`pairs`
+    """
     url = named_url(args)
     return [*([] if url is None else [("url", url)]), *pairs(args.option, "--option")]
 

@@ -41,7 +41,10 @@ class DiscoveryFollower:
 
     @classmethod
     def of(cls, given: Mapping[str, str], use: Use) -> DiscoveryFollower:
-        """:raises ConfigError: an option is wrong
+        """
+        :param given: options as of ``mamadiscovery``
+        :param use: the command's
+        :raises ConfigError: one is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
         """

@@ -29,7 +29,10 @@ def _begin(text: str) -> str:
 
 
 def served_urls(args: argparse.Namespace) -> tuple[str, ...]:
-    """:raises OptionError: the command names no log"""
+    """URLs of the log that the command names.
+
+    :raises OptionError: it names none
+    """
     url = named_url(args)
     if url is None:
         raise OptionError("name the log as URL, or by --url: nats://host:4222/STREAM, mlp://host:9999/stream")
@@ -40,8 +43,10 @@ def served_urls(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def served_log(args: argparse.Namespace, urls: tuple[str, ...], use: Use) -> SubscribeOptions:
-    """Options of the log's connection; ``args.url`` becomes its servers, ``args.log`` all of it. Raises as
-    :func:`~.arguments.options`."""
+    """Options of the log's connection; ``args.url`` becomes its servers, ``args.log`` all of it.
+
+    :raises OptionError: see :func:`~.arguments.options`
+    """
     servers, stream = split_stream(urls)
     args.url, args.positional_url, args.log = ",".join(servers), None, ",".join(urls)
     return options(args, SubscribeOptions, use, stream=stream or urlsplit(servers[0]).netloc)

@@ -22,9 +22,10 @@ NOTEBOOK_INTERVAL = 0.5
 class Progress:
     """Shows how much is done, how fast and how much is left, as long as the block lasts.
 
-    :param what: that is done, for example ``publishing``; ``unit``: of what is counted, plural
+    :param what: that is done, for example ``publishing``
+    :param unit: of what is counted, plural
     :param total: how much there is; None = unknown
-    :param stream: None = standard error
+    :param stream: standard error without one
     """
 
     def __init__(self, what: str, unit: str, total: int | None = None, stream: TextIO | None = None) -> None:
@@ -102,7 +103,7 @@ class Progress:
 
 
 def _notebook_cell() -> Any:
-    """None = this is no notebook."""
+    """Where a notebook shows the progress; None = this is none."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:

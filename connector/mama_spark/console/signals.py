@@ -12,7 +12,10 @@ from .exit_codes import FINE, INTERRUPTED
 
 
 class StopEvent(threading.Event):
-    """Set by a signal; ``exit_code`` is that of the command that the signal ended in order."""
+    """Set by a signal.
+
+    :ivar exit_code: of the command that the signal ended in order
+    """
 
     exit_code = FINE
 

@@ -13,7 +13,10 @@ _buffer = struct.Struct("<qq")  #: Buffer of Schema.fbs: offset and length
 
 
 def field(data: memoryview | bytes, table: int, number: int) -> int | None:
-    """Position of a field of a flatbuffer table; None = it is absent. ValueError: it lies outside."""
+    """Position of a field of a flatbuffer table; None = it is absent.
+
+    :raises ValueError: it lies outside
+    """
     vtable = table - i32.unpack_from(data, table)[0] if table >= 0 else -1
     if vtable < 0:
         raise ValueError("its metadata points outside")
@@ -31,7 +34,10 @@ def root(metadata: memoryview | bytes) -> int:
 
 
 def header(metadata: memoryview | bytes) -> int:
-    """Position of the table ``header`` of a Message; ValueError where there is none."""
+    """Position of the table ``header`` of a Message.
+
+    :raises ValueError: there is none
+    """
     found = field(metadata, root(metadata), 2)
     if found is None:
         raise ValueError("one of its messages has no header")
@@ -44,7 +50,10 @@ def is_record_batch(metadata: bytes) -> bool:
 
 
 def buffers(metadata: bytes, table: int) -> tuple[tuple[int, int], ...]:
-    """Offset and length of each buffer of a record batch; ValueError where they lie outside."""
+    """Offset and length of each buffer of a record batch.
+
+    :raises ValueError: they lie outside
+    """
     vector = field(metadata, table, 2)
     if vector is None:
         return ()
@@ -56,8 +65,10 @@ def buffers(metadata: bytes, table: int) -> tuple[tuple[int, int], ...]:
 
 
 def plain_bytes(body: memoryview, places: tuple[tuple[int, int], ...]) -> int:
-    """Bytes that compressed buffers announce together; each begins with its own number, -1: it is not compressed.
-    ValueError: a buffer lies outside, or announces less than nothing."""
+    """Bytes that compressed buffers announce together. Each begins with its own; -1: it is not compressed.
+
+    :raises ValueError: a buffer lies outside, or announces less than nothing
+    """
     total = 0
     for offset, size in places:
         if offset < 0 or size < 0 or offset + size > len(body):

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 class Backoff:
     """A schedule of delays in seconds.
 
-    :param factor: each delay is that many times the one before, up to ``most``; 1 = all are ``first``
+    :param first: the delay after the first failed attempt
+    :param most: no delay is longer
+    :param factor: each delay is that many times the one before; 1 = all are ``first``
     :param jitter: the part of each delay that is random: 0 = none, 1 = anything from 0 to the whole delay (AWS calls it
         full jitter); keeps clients that failed together from coming back together
     :raises ValueError: a delay below 0, ``most`` below ``first``, a factor below 1, or a jitter outside 0 .. 1
@@ -37,7 +39,10 @@ class Backoff:
             raise ValueError(f"no schedule of delays: {self!r}")
 
     def delay(self, attempt: int, uniform: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after failed attempt ``attempt`` (0 = the first), with random numbers from 0 to 1."""
+        """Seconds to wait after failed attempt ``attempt`` (0 = the first).
+
+        :param uniform: random numbers from 0 to 1
+        """
         try:
             delay = min(self.first * self.factor ** max(attempt, 0), self.most)
         except OverflowError:

@@ -25,7 +25,10 @@ MARKERS_KEPT = 30 * 86_400  #: seconds that a marker is kept which nobody change
 
 
 class Marker(NamedTuple):
-    """A small value that the middleware keeps under a key; ``revision`` rises with each change, 0 = there is none."""
+    """A small value that the middleware keeps under a key.
+
+    :ivar revision: rises with each change; 0 = there is none
+    """
 
     revision: int
     value: bytes
@@ -37,8 +40,10 @@ class MarkerChanged(MamaError):
 
 @dataclass(frozen=True, slots=True)
 class StoredIds:
-    """Messages of a stream, ascending by sequence: their ids, and the messages row for row where they were asked for.
+    """Messages of a stream, ascending by sequence.
 
+    :ivar ids: their message ids
+    :ivar records: the messages themselves, row for row; None where they were not asked for
     :ivar read: messages that the middleware sent to find these
     """
 
@@ -60,7 +65,10 @@ class BatchLedger(Protocol):
         """The stream that takes each topic; None where none does, or no message may be published."""
 
     def marker(self, key: str) -> Marker:
-        """Linearizable read (from the leader) of a key: tokens of letters, digits, ``-`` and ``_``, joined by dots."""
+        """Linearizable read (from the leader).
+
+        :param key: tokens of letters, digits, ``-`` and ``_``, joined by dots
+        """
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
         """:meth:`marker` of each key and :meth:`bounds`, in one round trip where that is possible."""
@@ -70,26 +78,39 @@ class BatchLedger(Protocol):
         :meth:`.PublisherBridge.sent_to`."""
 
     def why_unfenced(self, stream: str, server: str) -> str:
-        """Why messages to this stream that were sent to this server (:meth:`.PublisherBridge.sent_to`) before now may
-        still be stored later than now, for people; empty: they may not. May wait for an answer for some seconds."""
+        """Why messages to this stream that were sent to this server before now may still be stored later than now, for
+        people; empty: they may not. May wait for an answer for some seconds.
+
+        :param server: of :meth:`.PublisherBridge.sent_to`
+        """
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
-        """Store it if its revision is still this one, else MarkerChanged; the new revision, once it is stored."""
+        """Store it if its revision is still this one; the new revision, once it is stored.
+
+        :raises MarkerChanged: it is another one
+        """
 
     def bounds(self, stream: str) -> Bounds:
         """First and last message as the leader of the stream has them now."""
 
     def decided_last(self, stream: str, patience: float | None = None) -> int:
-        """The last sequence, once everything that the leader had taken before this call is stored or lost. Unavailable
-        after ``patience`` seconds; None = as for any answer."""
+        """The last sequence, once everything that the leader had taken before this call is stored or lost.
+
+        :param patience: seconds to wait for that; None = as for any answer
+        :raises Unavailable: it takes longer
+        """
 
     def read(self, stream: str, after: int, up_to: int, prefix: bytes, *, records: bool = False) -> Iterator[StoredIds]:
-        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics (the
-        middleware may store a message under another one than it was published to), with payloads and headers if
-        ``records``. It ends when the replica that is read from has reached ``up_to``."""
+        """All messages with ``after < sequence <= up_to`` whose id begins with ``prefix``, on whatever topics: the
+        middleware may store a message under another topic than it was published to.
+
+        It ends when the replica that is read from has reached ``up_to``.
+
+        :param records: with payloads and headers
+        """
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""

@@ -61,9 +61,11 @@ class Acks:
     """Acknowledgements that came together.
 
     :ivar tokens: of the sends, in any order
-    :ivar sequences, duplicates: one a token; None: the middleware gives no sequences, and none is a duplicate
-    :ivar stream, domain: where the messages are stored, None if not given
+    :ivar sequences: one a token, or None where the middleware does not give them
+    :ivar duplicates: one a token, or None for "none of them"
+    :ivar stream: where the messages are stored, None if not given
     :ivar at: ``time.monotonic()`` of their arrival
+    :ivar domain: that the stream belongs to, None if not given
     :ivar level: meaning of these; None = that of the capabilities. :attr:`Ack.NONE`: the messages have no subscribers,
         will not be acknowledged, and end as ``published``
     """
@@ -204,8 +206,10 @@ class PublisherBridge(ABC):
         return ""
 
     def on_the_way(self, tokens: Int64s, topics: pa.DictionaryArray) -> OnTheWay | None:
-        """The sends among these, with the topic of each, that may still be stored; None: none that the bridge knows of.
-        Never waits."""
+        """The sends among these that may still be stored; None: none that the bridge knows of. Never waits.
+
+        :param topics: topic of each send
+        """
         return None
 
     def abort_unsent(self, why: str) -> None:
@@ -266,7 +270,8 @@ class RequestBridge(Protocol):
     def listen(self, topic: str) -> None:
         """Receive requests that are sent to ``topic``.
 
-        :raises ConfigError, Unavailable: no permission; the connection is down
+        :raises ConfigError: no permission
+        :raises Unavailable: the connection is down
         """
 
     def unlisten(self, topic: str) -> None:
@@ -304,7 +309,8 @@ class DiscoveryEvent:
     """One element of the image of the sources, or one change. Payloads are opaque here; ``mama`` decodes them.
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
-    :ivar origin: name of the log that it is (or was, in an image) stored in; ``sequence``: its number there, or None
+    :ivar origin: name of the log that it is (or was, in an image) stored in
+    :ivar sequence: its number there; None for what is stored in no log
     """
 
     kind: DiscoveryEventKind

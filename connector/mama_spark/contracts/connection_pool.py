@@ -28,7 +28,11 @@ class _Idle(Generic[C]):
 
 
 class ConnectionPool(Generic[C]):
-    """Decides under the lock and returns what is to be closed; the I/O happens outside. ``discard`` must not raise."""
+    """Decides under the lock and returns what is to be closed; the I/O happens outside.
+
+    :param usable: may this connection be given out
+    :param discard: close connections; must not raise
+    """
 
     def __init__(
         self,
@@ -120,9 +124,13 @@ class ConnectionPool(Generic[C]):
 
 
 def require_file_descriptors(count: int, what: str) -> None:
-    """Check that ``count`` file descriptors are left for ``what``, else Unavailable, by opening and closing them:
-    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop
-    behind."""
+    """Check that file descriptors are left, by opening ``count`` and closing them again.
+
+    libzmq ends the whole process when it gets none for its own threads, and asyncio leaves half an event loop behind.
+
+    :param what: needs them; for the error
+    :raises Unavailable: fewer are left
+    """
     found: list[int] = []
     try:
         while len(found) < count:

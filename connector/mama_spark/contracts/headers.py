@@ -39,7 +39,8 @@ _VALUE_FAULT = "has a null value or a line break in it"
 class HeaderLines(NamedTuple):
     """The header lines of many messages.
 
-    :ivar names, values: one a line; values may be null
+    :ivar names: string, one a line
+    :ivar values: string, one a line; may be null
     :ivar starts: where the lines of each message begin, and where those of the last one end
     """
 
@@ -120,8 +121,10 @@ def _bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def reject_lines(lines: HeaderLines, bad: dict[int, PublishError], also: Sequence[tuple[pa.Array, str]] = ()) -> None:
-    """Add the messages with a line that cannot be sent to ``bad``, unless they are there; ``also``: further faults, as
-    a mask over the lines and what is said of such a line."""
+    """Add the messages with a line that cannot be sent to ``bad``, unless they are there.
+
+    :param also: further faults: a mask over the lines, and what is said of such a line
+    """
     import numpy as np
     import pyarrow.compute as pc
 

@@ -119,7 +119,10 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 
 
 def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
-    """The rows of each stream; ``names``: the stream that takes each topic of the dictionary, None = none."""
+    """The rows of each stream.
+
+    :param names: of the stream that takes each topic of the dictionary; None = none
+    """
     first = names[0] if names else None
     if not topics.null_count and names.count(first) == len(names):
         if first is not None:
@@ -151,6 +154,7 @@ class EncodedRows:
     :ivar topics: dictionary<int32, string> without nulls
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
+    :ivar headers: that the messages have
     :ivar reserved: names of headers, in lower case, and what says them: rows have no others of these
     """
 
@@ -203,16 +207,20 @@ class RecordWriter(Protocol):
 
 
 class RowDecoder(Protocol):
-    """Makes columns of records. For one thread. ``bad``: records so far that could not be read."""
+    """Makes columns of records. For one thread.
+
+    :ivar bad: records so far that could not be read
+    """
 
     bad: int
 
     def columns(
         self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str]
     ) -> dict[str, pa.Array]:
-        """The columns by name; ``topics``: of the records in the log; ``faults``: why a record cannot be read, where
-        known.
+        """The columns by name.
 
+        :param topics: of the records in the log
+        :param faults: record -> why it cannot be read, where that is known
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
 
@@ -222,11 +230,13 @@ class RecordFormat:
     """How records become columns. Parts are ``module:attribute`` and imported when they are needed: a planner of Spark
     often asks for the type alone.
 
-    :ivar column, type: the column that says what a record is
+    :ivar column: name of the one that says what a record is
+    :ivar type: of that column
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row
     :ivar packed: a message may hold several records
-    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name
+    :ivar field_columns: ``(o: SubscribeOptions) -> pa.Schema``: columns for fields of records that the options name;
+        None: there are no columns of fields
     :ivar fields: ``(columns: pa.Schema, o) -> Sequence``: what the decoder needs to know of such columns; it is pickled
     """
 
@@ -289,8 +299,10 @@ def _four_digits() -> npt.NDArray[np.uint8]:
 
 
 def read_heads(payloads: pa.Array, head: np.dtype[Any]) -> tuple[Any, Int64s, Int64s, npt.NDArray[Any]]:
-    """Heads of binary payloads (zeros where a payload is shorter), where each begins and ends in their bytes, and these
-    bytes."""
+    """The bytes of binary payloads, where each begins and ends in them, and its head.
+
+    :returns: heads, of zeros where a payload is shorter than one
+    """
     bounds = payload_bounds(payloads)
     begins, ends, data = bounds[:-1], bounds[1:], payloads.buffers()[2] or b""
     if payloads.null_count:

@@ -31,7 +31,11 @@ class Middleware:
     such part. What factories make is not opened yet.
 
     :ivar name: of its bridge, the value of the option ``bridge``
+    :ivar title: for people
+    :ivar schemes: of its URLs
+    :ivar package: that has its parts
     :ivar extra: of the package, which installs what the parts need; None: the package itself does
+
     :ivar url_login: its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
     :ivar patterns: streams are read by pattern, and the stream may follow the host in the URL
@@ -39,6 +43,7 @@ class Middleware:
     :ivar in_process: exists in one process only
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
     :ivar property_keys: name of its bridge in ``mama.properties``; None: its name
+
     :ivar publisher_bridge: ``(o: SinkOptions) -> PublisherBridge``; with the option ``log`` ``(o, bridge of the log)``
     :ivar attach: ``(context, loop) -> PublisherBridge``, through a live object of :attr:`client`
     :ivar client: the root module of the client library that ``attach`` takes objects of
@@ -46,9 +51,10 @@ class Middleware:
     :ivar key_codec: ``(o: SinkOptions) -> RowCodec``, which makes messages of changes to the keys of ``o.bucket``
     :ivar batch_ledger: ``(o: SinkOptions) -> BatchLedger``
     :ivar check_transport: ``(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]``: fine or not, and a text
-    :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``
+    :ivar log_bridge: ``(o: TransportOptions, timeout: float) -> RecordLogBridge``; None: it stores nothing that could
+        be read again
     :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
-        serves
+        can serve as its streams
     :ivar key_value: a module: layout of key-value buckets, and the effect of a message on its key
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
@@ -100,7 +106,10 @@ class Middleware:
 
 
 def imported(part: str) -> Any:
-    """The object that a part names; ModuleNotFoundError: what it needs is not installed."""
+    """The object that a part names.
+
+    :raises ModuleNotFoundError: what it needs is not installed
+    """
     module, _, attribute = part.partition(":")
     found = import_module(module)
     return getattr(found, attribute) if attribute else found

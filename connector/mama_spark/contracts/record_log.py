@@ -26,6 +26,7 @@ PUT = "put"  #: what a record does to its topic or key, unless the middleware sa
 class Records:
     """``n`` records of one log, ascending by sequence.
 
+    :ivar sequences: one a record
     :ivar times: microseconds since the epoch, by the clock of the middleware
     :ivar topics: string, or dictionary<int32, string>
     :ivar payloads: binary; binary_view from :meth:`RecordLog.read_views`
@@ -104,7 +105,11 @@ class Continuity(Enum):
 
 
 def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
-    """As :func:`resume` without a time: never REWRITTEN."""
+    """Compare a saved position without a time with the log as it is: never REWRITTEN; see :func:`resume`.
+
+    :param next_sequence: the first sequence that was not read
+    :param identity: of the log when the position was saved
+    """
     if bounds.identity != identity:
         return Continuity.RECREATED
     if bounds.last + 1 < next_sequence:
@@ -113,8 +118,10 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
 
 
 def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
-    """Microseconds since the epoch at which this record was stored; None: it is not within ``bounds``, the present
-    ones."""
+    """Time at which this record was stored, microseconds since the epoch; None: it is not there.
+
+    :param bounds: of the log, now
+    """
     if not bounds.first <= sequence <= bounds.last:
         return None
     return next((int(some.times[0]) for some in log.read(sequence - 1, sequence)), None)
@@ -149,7 +156,11 @@ def resume(
 
 @dataclass(frozen=True, slots=True)
 class MatchRange:
-    """A range of a record log: its last sequence, and how many records in it match."""
+    """A range of a record log, by the records in it that match.
+
+    :ivar last: its last sequence
+    :ivar matching: how many records in it match
+    """
 
     last: int
     matching: int
@@ -157,8 +168,11 @@ class MatchRange:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecords:
-    """Records of a log that are the last of their topics: their sequences, ascending, and how many such ones are
-    before."""
+    """Some of the records of a log that are the last of their topics.
+
+    :ivar sequences: theirs, ascending
+    :ivar before: how many current ones precede these
+    """
 
     sequences: Int64s
     before: int = 0
@@ -284,7 +298,10 @@ class RecordLog(Protocol):
         raise ConfigError(f"option latestPerTopic: {self.name!r} is of a middleware that keeps no last value")
 
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """The records of ``wanted`` that are still stored; ``topics`` as given to :meth:`current`."""
+        """The records of ``wanted`` that are still stored.
+
+        :param topics: as given to :meth:`current`
+        """
         for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
             yield wanted.among(records)
 
@@ -308,9 +325,12 @@ class RecordLog(Protocol):
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """A range behind ``after`` that ends at ``up_to`` or before and has at most ``limit`` (one or more) records on
-        ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records as allowed;
-        at least a sequence. None: the middleware, or its server, cannot tell without sending the records."""
+        """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
+        records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
+        as allowed. It has a sequence at least.
+
+        :returns: None: the middleware, or its server, cannot tell without sending the records
+        """
         return None
 
     def most_readers(self) -> tuple[int, str] | None:
@@ -320,8 +340,11 @@ class RecordLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReaderStatus:
-    """A reader that the middleware knows: records that it has not been given, and given ones without
-    acknowledgement."""
+    """A reader that the middleware knows.
+
+    :ivar pending: records that it has not been given
+    :ivar unacknowledged: records that it has and did not acknowledge
+    """
 
     name: str
     pending: int

@@ -35,7 +35,10 @@ _SECRET_KEY = re.compile(r"key|secret|token|password|signature|sas|credential|ac
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text with ``***`` in place of every secret that it shows; ``secrets``: values that are known to be such."""
+    """The text with ``***`` in place of every secret that it shows; one without any as it is.
+
+    :param secrets: values that are known to be secret
+    """
     for secret in secrets:
         if secret:
             text = text.replace(secret, MASK)

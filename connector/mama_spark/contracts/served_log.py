@@ -15,7 +15,9 @@ class LogSettings:
     """Topics and limits of a log; None = no limit.
 
     :ivar topics: that it takes, with wildcards
-    :ivar max_age: seconds; ``max_size``: bytes of all records together; ``max_per_topic``: records of one topic
+    :ivar max_age: seconds
+    :ivar max_size: bytes of all records together
+    :ivar max_per_topic: records of one topic
     :ivar duplicate_window: seconds in which an id is stored once
     :ivar replicas: servers that keep it; ``storage``: where, in the middleware's word
     """
@@ -32,7 +34,10 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A log at this moment: ``records`` stored, ``size`` in bytes."""
+    """A log at this moment.
+
+    :ivar records, size: stored now; bytes
+    """
 
     bounds: Bounds
     records: int
@@ -41,15 +46,20 @@ class LogState:
 
 
 class LogTail(Protocol):
-    """Follows a log from a position on, also over lost connections, and never waits. One thread calls it. ``position``:
-    sequence of the last record returned; ``caught_up``: it has reached the end of the log since it last began again."""
+    """Follows a log from a position on, also over lost connections, and never waits. One thread calls it.
+
+    :ivar position: sequence of the last record returned
+    :ivar caught_up: it has reached the end of the log since it last began again
+    """
 
     position: int
     caught_up: bool
 
     def poll(self) -> Records | None:
-        """The records that came, with the headers of the middleware; None: none did. ConfigError: the log was
-        deleted."""
+        """The records that came, with the headers of the middleware; None: none did.
+
+        :raises ConfigError: the log was deleted, or cannot be read
+        """
 
     def close(self) -> None:
         """Never raises."""
@@ -63,13 +73,24 @@ class ServedLog(Protocol):
         """The log itself."""
 
     def state(self) -> LogState:
-        """As the leader has it now. ConfigError: it was deleted since it was opened, or deleted and created again."""
+        """As the leader has it now.
+
+        :raises ConfigError: it was deleted since it was opened, or deleted and created again
+        """
 
     def decided_last(self, topic: str, patience: float) -> int:
-        """As :meth:`.BatchLedger.decided_last`, for a topic that the log takes."""
+        """The last sequence, once everything that the leader had taken before this call is stored or lost.
+
+        :param topic: that the log takes
+        :param patience: seconds to wait for that
+        :raises Unavailable: it takes longer
+        """
 
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
-        """A tail of the records after ``after`` on ``topics``; ``name``: of the log, as a noun."""
+        """A tail of the records after ``after`` on ``topics``.
+
+        :param name: for the log, as a noun
+        """
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
         """As :meth:`.RecordLog.read`, with empty payloads."""
@@ -86,4 +107,7 @@ class ServedLogBridge(Protocol):
     def served(self, name: str) -> ServedLog: ...
 
     def make(self, name: str, settings: LogSettings) -> None:
-        """Make a log; nothing if there is one of this name. ConfigError: the middleware refuses it."""
+        """Make a log; nothing if there is one of this name.
+
+        :raises ConfigError: the middleware refuses it
+        """

@@ -73,8 +73,11 @@ def whole_wildcards(topic: str) -> str:
 
 
 class TopicFilter(NamedTuple):
-    """A topic with or without wildcards: parts, where None = any one part (``*``); ``rest``: one part or more follow
-    (``>``)."""
+    """A topic with or without wildcards, in parts.
+
+    :ivar parts: None = any one part (``*``)
+    :ivar rest: one part or more follow (``>``)
+    """
 
     parts: tuple[str | None, ...]
     rest: bool

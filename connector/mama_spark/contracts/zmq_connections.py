@@ -53,7 +53,10 @@ def ended(connections: Iterable[Connection]) -> set[Connection]:
 
 class WrittenProbe:
     """Tells whether all was written that a context has sent. Its messages to itself go through the only I/O thread of
-    the context: what comes back was passed on by a thread that runs. ZMQError: no more sockets or files."""
+    the context: what comes back was passed on by a thread that runs.
+
+    :raises zmq.ZMQError: no more sockets or files
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._near, self._far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
@@ -116,7 +119,10 @@ def _written(connections: Iterable[Connection]) -> list[int] | None:
 
 
 def _copy(descriptor: int) -> socket.socket | None:
-    """Of the socket with this descriptor; None: it has none any more. OSError: no more files can be opened."""
+    """Of the socket with this descriptor; None: it has none any more.
+
+    :raises OSError: no more files can be opened
+    """
     try:
         copy = os.dup(descriptor)
     except OSError as e:
@@ -131,8 +137,10 @@ def _copy(descriptor: int) -> socket.socket | None:
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
-    """Close the sockets of a context and end it; whether all was written. After ``linger`` seconds the rest is
-    dropped."""
+    """Close the sockets of a context and end it; whether everything was written.
+
+    :param linger: seconds that waiting messages may take; then they are dropped
+    """
     for one in sockets:
         one.close(linger=round(linger * 1000))
     began = time.monotonic()
@@ -141,7 +149,8 @@ def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], l
 
 
 def _peer(descriptor: int) -> object:
-    """None: it has ended. A later connection may have the same descriptor, but not the same address."""
+    """Address of the client of a connection of ZeroMQ; None: it has ended. A later connection may have the same
+    descriptor, but not the same address."""
     found = _copy(descriptor)
     if found is None:
         return None

@@ -133,7 +133,7 @@ class LogDiscovery(ABC):
 
     @abstractmethod
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        """``read``: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`."""
+        """:param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
 
     @abstractmethod
     def _now(self) -> int:
@@ -160,7 +160,7 @@ class LogDiscovery(ABC):
         return self._present().events
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """In sequences by log, -1 is the latest and -2 the earliest."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; -1 is the latest, -2 the earliest."""
         if where == "image":
             return dict(IMAGE)
         number = {"latest": LATEST, "earliest": EARLIEST}.get(where) if isinstance(where, str) else self._number(where)
@@ -209,7 +209,10 @@ class LogDiscovery(ABC):
         return self._begin(bounds, goal)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
-        """:raises DataLost: a saved snapshot is not there any more"""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
+
+        :raises DataLost: a saved snapshot is not there any more
+        """
         first, last = self._parse(start), self._parse(end)
         if first == last:
             return

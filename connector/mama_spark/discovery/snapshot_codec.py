@@ -38,7 +38,10 @@ def blocks(events: list[DiscoveryEvent]) -> Iterator[list[DiscoveryEvent]]:
 
 
 def _check_size(data: pa.Buffer) -> None:
-    """:raises ValueError: the buffers announce more than :data:`MAX_BYTES`"""
+    """Sum up what the compressed buffers announce.
+
+    :raises ValueError: it is too much
+    """
     total, source = 0, pa.BufferReader(data)
     pa.ipc.read_message(source)
     while source.tell() < len(data):

@@ -40,8 +40,11 @@ def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
 
 
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
-    """Expiries ahead of a source that is not renewed, with their times. ``renewed``: its last renewal, on any clock;
-    ``state``: its last reported state, None: ONLINE."""
+    """Expiries ahead of a source that is not renewed, with their times.
+
+    :param renewed: when it was renewed last, on any clock
+    :param state: its last reported state: None, SUSPECT or OFFLINE
+    """
     if state is DiscoveryEventKind.OFFLINE:
         return []
     offline = (renewed + offline_after(ttl), DiscoveryEventKind.OFFLINE)
@@ -51,8 +54,10 @@ def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> li
 
 
 def state_by_marker(*, half: bool) -> DiscoveryEventKind:
-    """SUSPECT or OFFLINE: what a marker means that a middleware leaves in its log when a renewal expires. ``half``: the
-    renewal was the one that lives half of the time to live."""
+    """SUSPECT or OFFLINE: what one marker means that a middleware leaves in its log when a renewal expires.
+
+    :param half: the renewal was the one that lives half of the time to live, not all of it
+    """
     return DiscoveryEventKind.SUSPECT if half else DiscoveryEventKind.OFFLINE
 
 

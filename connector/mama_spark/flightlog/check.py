@@ -25,11 +25,13 @@ _MOUNTS = "/proc/self/mountinfo"
 def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], master: str | None) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
-    :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
+    :param storage: delta-rs' storage options
     :param master: Spark master of the job; None = not known
-    :raises FlightLogError: another table, files of others, no folder, no permission, or a disk of this machine alone
-        where ``master`` is a cluster
-    :raises SchemaError, Unavailable: a column of ``columns`` has a name of the flight log; storage cannot be reached
+    :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
+    :raises FlightLogError: there is another table, a folder with files of others, no folder, no permission, or a disk
+        of this machine alone where ``master`` is a cluster
+    :raises SchemaError: a column of ``columns`` has the name of one of the flight log
+    :raises Unavailable: storage cannot be reached
     """
     table_schema([pa.field(name, pa.null()) for name in columns])
     found = _check(uri, storage, "flightLog", table_schema(), frozenset(), master)
@@ -55,7 +57,10 @@ def _check(
 
 
 def _sharing(store: TableStore, what: str, master: str | None) -> str:
-    """:raises FlightLogError: driver and executors cannot share the folder"""
+    """Advice on a folder that driver and executors must share.
+
+    :raises FlightLogError: they cannot
+    """
     kind = None if store.local is None else file_system(str(store.local))
     if kind is None or kind in SHARED_FILE_SYSTEMS or kind.startswith("fuse"):
         return ""

@@ -36,18 +36,22 @@ Reason = tuple[str | None, int | None, str | None]
 class FlightColumns:
     """Events of ``n`` flights. The arrays are not copied: do not change them afterwards.
 
-    :ivar flight_id, topic: string array with nulls; ``topic`` may be a dictionary
+    :ivar flight_id: string array (nulls allowed)
+    :ivar topic: dictionary or string array (nulls allowed)
     :ivar size: payload bytes, int32[n]
     :ivar event: uint8 indexes into :data:`~mama_spark.flightlog.schema.EVENTS`, or an Arrow array of those strings
     :ivar event_time: µs since the epoch, int64[n]
     :ivar publish_time: µs since the epoch, negative = never sent; None = all so
-    :ivar latency_us, sequence: int64[n], negative = null; None = all null
+    :ivar latency_us: int64[n], negative = null; None = all null
     :ivar stream: dictionary or string array; a str for all; None = null
+    :ivar sequence: int64[n], negative = null; None = all null
     :ivar duplicate: bool[n], or a boolean array with nulls; None = the mode does not say
     :ivar ack_level: ``none``, ``sent``, ``accepted`` or ``stored`` for all, or a dictionary array of them; None = null
-    :ivar reasons: row -> (status, code, info) of failed rows and of rows with a doubled id, in any order
+    :ivar reasons: row -> (status, code, info) of the rows that have one: failed ones, and those with a doubled id;
+        ascending order is not needed
     :ivar may_have_landed, dead_lettered: bool[n]; a bool for all; None = null
-    :ivar sends, rows: int32[n], or an int for all; ``rows``: source rows in the message
+    :ivar sends: int32[n]; an int for all
+    :ivar rows: source rows in the message: int32[n]; an int for all
     :ivar extra: the columns named by ``flightLogColumns``
     :ivar payload, headers: binary and :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where the mode says none
     """
@@ -110,8 +114,11 @@ class FlightColumns:
 
 
 def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch of all chunks' rows; ``constants`` (``kind``, ``query_id``, ..) have one value for all,
-    ``schema`` is that of the part file (:func:`file_schema`)."""
+    """One record batch of all chunks' rows.
+
+    :param constants: ``kind``, ``query_id``, .. : one value for all rows
+    :param schema: of the part file (:func:`file_schema`)
+    """
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]
     columns: dict[str, pa.Array] = {
@@ -187,7 +194,7 @@ _MOST_KEPT = 1 << 16
 
 @lru_cache(maxsize=32)
 def _kept(value: Any, kind: pa.DataType, n: int) -> pa.Array:
-    """To make the dozen of them that each batch has took a tenth of the time of all columns."""
+    """Each batch has more than a dozen of them; to make them took a tenth of the time of all columns."""
     return _repeat(value, kind, n)
 
 

@@ -119,7 +119,10 @@ def abort(
 
 
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
-    """:raises FlightLogError: one of the parts is not there, or not as its task described it"""
+    """
+    :param files: in the folder of the write
+    :raises FlightLogError: one of the parts is not there, or not as its task described it
+    """
     wrong = _unwritten(target.store, parts, files)
     if wrong:
         cure = "something has removed or changed them" if target.store.local is None else SHARE_IT

@@ -86,7 +86,10 @@ def require_marker(uri: str, marker: str | None, what: str) -> None:
 
 
 def make_folder(path: str, what: str = "the table") -> None:
-    """:raises FlightLogError, Unavailable: it cannot be made; Unavailable if that :func:`may_pass`"""
+    """
+    :raises FlightLogError: it cannot be made
+    :raises Unavailable: what :func:`may_pass`, such as a full disk
+    """
     try:
         os.makedirs(path, exist_ok=True)
     except FileExistsError as e:
@@ -98,7 +101,11 @@ def make_folder(path: str, what: str = "the table") -> None:
 
 
 def require_free(names: Iterable[str], uri: str, what: str) -> None:
-    """:raises FlightLogError: a folder without a table holds other files than this package puts there"""
+    """Check that a folder without a table holds nothing but what this package has put there.
+
+    :param names: of what is in the folder
+    :raises FlightLogError: it holds other files
+    """
     others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
@@ -122,8 +129,10 @@ def _error(e: OSError, text: str) -> MamaError:
 class WriteId:
     """Identity of a batch write, or of one micro-batch of a streaming query.
 
-    :ivar query_id: of a stream, else None; ``run_id``: of the batch write, or of this run of the stream
+    :ivar query_id: of a stream, else None
+    :ivar run_id: of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
+    :ivar bridge: name of the bridge
     :ivar commit: number of the commit, where a write without micro-batches has several
     """
 

@@ -42,8 +42,11 @@ class Level(Enum):
 
 
 def kept(batch: MessageBatch, event: npt.NDArray[np.uint8], which: str) -> tuple[pa.Array | None, pa.Array | None]:
-    """Payloads and headers that the log keeps; None: of no message. ``event``: one a message; ``which``: ``none``,
-    ``failed`` or ``all``."""
+    """Payloads and headers that the log keeps; None: of no message.
+
+    :param event: one a message
+    :param which: ``none``, ``failed`` or ``all``
+    """
     if which == "none":
         return None, None
     if which == "all":

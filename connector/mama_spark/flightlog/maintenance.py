@@ -81,7 +81,8 @@ class MaintenanceResult:
     :ivar expired: files whose rows were older than what is kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files: of the table, before the first step and after the last; ``version``: after the last
+    :ivar files: of the table, before the first step and after the last
+    :ivar version: of the table after the last step
     """
 
     dry_run: bool
@@ -119,15 +120,18 @@ def maintain(
     dry_run: bool = False,
     on_step: Callable[[], object] = lambda: None,
 ) -> MaintenanceResult:
-    """Add orphans, drop expired rows, compact, write a checkpoint, vacuum: in this order, as vacuum removes files that
-    no commit refers to. May be repeated. Vacuum removes files that left the table, or never were in it, longer ago than
-    ``delta.deletedFileRetentionDuration`` of the table (one week by default).
+    """Add orphans, drop expired rows, compact, write a checkpoint, vacuum: in this order. May be repeated at will.
+
+    Orphans come first, because vacuum removes files that no commit refers to. Vacuum removes files that left the table,
+    or never were in it, longer ago than ``delta.deletedFileRetentionDuration`` of the table (one week by default).
 
     :param path: of a flight log or a dead-letter table
+    :param storage: delta-rs' storage options
     :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
     :param older_than: age of orphaned parts that are added; must exceed the longest batch
     :param on_step: called after each of :data:`STEPS` steps
-    :raises FlightLogError, Unavailable: no such table; storage cannot be reached, or conflicts do not end
+    :raises FlightLogError: no such table
+    :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     store = TableStore(path, storage)
     table = _open(store)
@@ -220,6 +224,7 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
         keeps removed files
     :returns: files that were merged, and files that were made of them
     :raises FlightLogError: no such table, or one with features that only Spark maintains
+    :raises Unavailable: storage cannot be reached, or conflicts do not end
     """
     table = _open(store)
     foreign = sorted(_FOREIGN & {*(table.protocol().reader_features or ())})
@@ -306,7 +311,7 @@ def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _commit_if_there(
     store: TableStore, doing: str, files: Sequence[_File], actions: list[AddAction | RemoveAction]
 ) -> bool:
-    """False if the table lacks one of the files."""
+    """Commit the actions to a table that still has all the files; False if it has not."""
 
     def act(table: DeltaTable) -> bool:
         if {f.path for f in files} - {f.path for f in _active(table)}:

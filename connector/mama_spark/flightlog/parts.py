@@ -203,7 +203,11 @@ class PartWriter:
                 self._start()
 
     def close(self) -> list[Part]:
-        """Write what is queued, close the open parts, return all of them; raises as :meth:`put`. May be repeated."""
+        """Write what is queued, close the open parts, return all of them. May be repeated.
+
+        :raises Unavailable: rows were lost because storage failed
+        :raises FlightLogError: storage rejects a file
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -279,7 +283,11 @@ class PartWriter:
 
 
 def check_writable(store: TableStore, folder: str) -> None:
-    """Write a file where the parts will be, as they are written, and remove it; raises as :func:`.storage_errors`."""
+    """Write a file where the parts will be, as they are written, and remove it again.
+
+    :raises FlightLogError: storage rejects it
+    :raises Unavailable: storage fails
+    """
     path = f"{PARTS}/{folder}/_check-{uuid.uuid4()}"
     with storage_errors(f"{store.uri} cannot be written", store.options):
         store.ensure_folder()

@@ -225,9 +225,11 @@ def summarise(
 ) -> Summary:
     """Read the whole log once for each question, in bounded memory.
 
+    :param storage: delta-rs' storage options
     :param limit: of topics and reasons
     :param on_pass: called after each pass over the log, of :data:`PASSES`
-    :raises FlightLogError, Unavailable: no flight log there; storage cannot be reached
+    :raises FlightLogError: no flight log there
+    :raises Unavailable: storage cannot be reached
     """
     table = open_log(path, storage)
     ask = partial(query, table, storage, on_pass=on_pass)
@@ -291,7 +293,10 @@ def shared_ids_text(rows: list[Row]) -> str:
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
-    """:raises FlightLogError, Unavailable: no flight log there, or storage cannot be reached"""
+    """
+    :raises FlightLogError: no flight log there
+    :raises Unavailable: storage cannot be reached
+    """
     with storage_errors(f"flight log {path}", storage):
         table = TableStore(path, storage).table()
     if table is None:
@@ -369,9 +374,10 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
-    """Failed rows of the table at ``path``, as :data:`REPLAY`, with the ids under which they were published, so that
-    rows that were stored after all are not stored twice; without the rows that a flight log has as acknowledged later.
+    """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
+    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged.
 
+    :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
     """
     with reading_errors(path, storage):

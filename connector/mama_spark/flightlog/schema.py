@@ -95,9 +95,10 @@ def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
 
 
 def table_schema(extra: Sequence[pa.Field] = ()) -> pa.Schema:
-    """The Arrow schema of the whole table, with the columns that ``flightLogColumns`` names.
+    """The Arrow schema of the whole table.
 
-    :raises SchemaError: one of them has the name of a column of the flight log, or two have the same name
+    :param extra: the columns named by ``flightLogColumns``
+    :raises SchemaError: if one of them has the name of a column of the flight log, or two have the same name
     """
     seen = {name.lower() for name in OWN_NAMES}
     for field in extra:

@@ -34,6 +34,8 @@ _checked: dict[tuple[object, ...], float] = {}
 class TaskParts:
     """The parts that one task adds to a table.
 
+    :cvar KIND: of the table
+    :param storage_options: delta-rs' options, the same as for the commit
     :param extra: the columns named by ``flightLogColumns``, in the order of the DataFrame
     :param part_rows: rows after which a file is closed; files that a killed worker has not closed are lost
     :raises SchemaError: a column of ``extra`` has the name of a column of the flight log
@@ -92,7 +94,8 @@ class TaskParts:
     def close(self) -> list[Part]:
         """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
 
-        :raises Unavailable, FlightLogError: storage failed, or refuses, and rows are missing from the table
+        :raises Unavailable: storage failed, and rows are missing from the table
+        :raises FlightLogError: storage refuses
         """
         return self._writer.close()
 
@@ -128,8 +131,11 @@ class Staging(TaskParts):
         self._writer.prepare()
 
     def add_flights(self, columns: FlightColumns) -> None:
-        """Queue events of flights. Waits only when storage is slower than the publisher. Raises as
-        :meth:`.PartWriter.put`."""
+        """Queue events of flights. Waits only when storage is slower than the publisher.
+
+        :raises Unavailable: storage failed since
+        :raises FlightLogError: storage refuses since
+        """
         columns = self._level.rows_of(columns)
         if not len(columns):
             return
@@ -140,7 +146,10 @@ class Staging(TaskParts):
             self._write_gathered()
 
     def add_events(self, events: Sequence[LoggedEvent]) -> None:
-        """Queue events of publishers and topics, which are rows at every level; raises as :meth:`add_flights`."""
+        """Queue events of publishers and topics, which are rows at every level.
+
+        :raises Unavailable, FlightLogError: as :meth:`add_flights`
+        """
         if events:
             self._writer.put(partial(events_batch, list(events), self._constants, self._schema), 1_000 * len(events))
 
@@ -173,8 +182,10 @@ class DeadLetterStaging(TaskParts):
         """Queue rows to be written.
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
-        :param payload, headers, extra: None = all null; ``extra``: the columns named by ``flightLogColumns``
-        :param reasons: (status, code, info) of each row; ``event_time``: µs since the epoch
+        :param payload, headers: None = all null
+        :param reasons: (status, code, info) of each row
+        :param event_time: µs since the epoch
+        :param extra: the columns named by ``flightLogColumns``; None = all null
         """
         if not len(event_time):
             return

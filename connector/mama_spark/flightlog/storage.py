@@ -55,8 +55,9 @@ _BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 
 @contextmanager
 def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """Translate errors of pyarrow and delta-rs; no error shows secrets in ``options``.
+    """Translate errors of pyarrow and delta-rs.
 
+    :param options: of the storage; their secrets are shown by no error
     :raises FlightLogError: no permission, no such bucket, not a table, a damaged one
     :raises Unavailable: everything else: full disk, storage not reached
     """
@@ -111,7 +112,11 @@ class TableStore:
             make_folder(str(self.local))
 
     def require_free(self, what: str) -> None:
-        """:raises FlightLogError: there is no table, and the folder holds files of others"""
+        """Where there is no table: check that the folder holds no files of others.
+
+        :param what: option that names the table
+        :raises FlightLogError: it does
+        """
         if self.local is not None:
             names = os.listdir(self.local) if self.local.is_dir() else []
         else:
@@ -277,7 +282,10 @@ def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: froze
 
 
 def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) -> None:
-    """:raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows"""
+    """
+    :param missing: columns that are to be added
+    :raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows
+    """
     protocol = table.protocol()
     features = {*(protocol.writer_features or ())}
     if protocol.writer_features is None and protocol.min_writer_version >= 6:
@@ -299,8 +307,11 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
-    """The fields of ``schema`` that the table lacks; it may lack those of ``extra``.
+    """Check that rows of a flight log or of dead letters can be committed to the table.
 
+    :param schema: required schema of the table
+    :param extra: columns of ``schema`` that the table may lack
+    :returns: the fields of ``schema`` that the table lacks
     :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
@@ -323,7 +334,10 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
 
 
 def delta_fields(schema: pa.Schema) -> list[Field]:
-    """:raises SchemaError: a type that Delta does not have"""
+    """As Delta's fields.
+
+    :raises SchemaError: a type that Delta does not have
+    """
     fields = []
     for f in schema:
         try:

@@ -52,8 +52,11 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """A table that parts are committed to; it may lack ``fields``, which ``flightLogColumns`` names. ``description``:
-    of the write, which goes into its commits for readers; no secrets."""
+    """A table that parts are committed to.
+
+    :ivar fields: the columns named by ``flightLogColumns``, which the table may lack
+    :ivar description: of the write, which goes into its commits for readers; no secrets
+    """
 
     kind: TableKind
     store: TableStore
@@ -119,12 +122,15 @@ def add_and_remove(
     *,
     checkpoint: bool = True,
 ) -> int:
-    """Commit the actions as the next version of the table, which it returns, and write a checkpoint when one is due.
+    """Commit the actions as the next version of the table, and write a checkpoint when one is due.
 
-    Only every hundredth commit removes expired entries of the log: to find them, delta-rs lists the whole log, by
-    default after each commit, and commits would get slower with their number.
+    Entries of the log that have expired are removed by every hundredth commit only: to find them, delta-rs lists the
+    whole log, after each commit unless told otherwise, and commits would get slower with their number.
 
+    :param app: the app transaction that is recorded with it
+    :param metadata: metadata of the commit
     :param checkpoint: False: the caller writes the checkpoints
+    :returns: the new version
     :raises CommitFailedError: others have committed since the table was read
     """
     version: int = table.version() + 1  # without retries a commit is the next version, or conflicts

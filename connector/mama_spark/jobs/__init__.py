@@ -32,7 +32,9 @@ if not _INSTALLED:
 class Job:
     """One program.
 
-    :ivar summary: one sentence about it; ``needs``: requirements of a run
+    :ivar path: of its file
+    :ivar summary: one sentence about it
+    :ivar needs: requirements of a run
     :ivar files: its file and those that it begins with, as ``jobs/publish.py``
     """
 
@@ -62,8 +64,11 @@ def configuration_files() -> list[str]:
 
 
 def copy(name: str, folder: Path) -> list[Path]:
-    """Copy a job with the files that it begins with, or one configuration file, into ``jobs`` and ``conf`` of a folder.
+    """Copy a job with the files that it begins with, or one configuration file, into a folder.
 
+    :param name: of a job or of a configuration file
+    :param folder: gets them in its folders ``jobs`` and ``conf``
+    :return: the copies
     :raises ConfigError: there is no such file, or a copy would replace one; then nothing was copied
     """
     files = (f"conf/{name}",) if name in configuration_files() else find(name).files

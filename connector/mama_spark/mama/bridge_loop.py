@@ -107,7 +107,10 @@ class BridgeLoop:
     # --- any thread ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the bridge; :class:`MamaError` if that fails."""
+        """Open the bridge.
+
+        :raises MamaError: it cannot be opened
+        """
         self._thread.start()
         self._opened.result()
 
@@ -122,8 +125,11 @@ class BridgeLoop:
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Run ``work`` on the loop's thread after all earlier work (at once, on that thread itself); its result.
-        :class:`StatusError`: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended."""
+        """Run ``work`` on the loop's thread after all work queued before, and return its result. On that thread itself
+        it runs at once.
+
+        :raises StatusError: the bridge refused it, accepted nothing in time (TIMEOUT), or has ended
+        """
         if self.here:
             try:
                 return work()
@@ -204,7 +210,10 @@ class BridgeLoop:
     # --- the loop's thread: sending --------------------------------------------------------------------------
 
     def send(self, batch: MessageBatch, settled: SendListener | None) -> None:
-        """Send one message, for :meth:`call`; :class:`PublishError` if the bridge refuses it or is cut off for good."""
+        """Send one message; for :meth:`call`.
+
+        :raises PublishError: the bridge refuses it, or has lost its connection for good
+        """
         if self._closed is not None:
             raise self._closed
         self.check(batch)
@@ -222,12 +231,18 @@ class BridgeLoop:
         return self.bridge.capabilities.ack is Ack.NONE
 
     def check(self, batch: MessageBatch) -> None:
-        """Ask the bridge, for :meth:`call`, whether it accepts this message; :class:`PublishError` if not."""
+        """Check whether the bridge accepts this message, without sending it; for :meth:`call`.
+
+        :raises PublishError: why the bridge rejects it
+        """
         if bad := self.bridge.prepare(batch).rejected:
             raise bad[0][1]
 
     def request_bridge(self) -> RequestBridge:
-        """The bridge's requests and replies, for :meth:`call`; :class:`StatusError` NOT_IMPLEMENTED if it has none."""
+        """The bridge's requests and replies; for :meth:`call`.
+
+        :raises StatusError: NOT_IMPLEMENTED if it has none
+        """
         if self.requests is None:
             self.requests = self.bridge.requests()
         if self.requests is None:

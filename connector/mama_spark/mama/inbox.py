@@ -34,7 +34,10 @@ OnError = Callable[[Status, str, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A received request; ``reply_to`` is None if it was not sent from an inbox."""
+    """A received request.
+
+    :ivar reply_to: address for the reply; None if the request was not sent from an inbox
+    """
 
     msg: MamaMsg
     topic: str
@@ -179,8 +182,11 @@ class RequestListener(_Receiver):
         on_request: Callable[[Request, Any], None],
         closure: Any = None,
     ) -> RequestListener:
-        """Listen to a topic; :class:`StatusError` INVALID_ARG for a second listener of the transport, NOT_IMPLEMENTED,
-        BAD_SYMBOL, or PLATFORM with the middleware's text."""
+        """Listen to a topic.
+
+        :raises StatusError: INVALID_ARG if the transport listens to it already; NOT_IMPLEMENTED; BAD_SYMBOL; PLATFORM
+            with the middleware's text
+        """
         loop = transport.loop
         made = cls(transport, queue, topic, on_request, closure)
 

@@ -63,7 +63,11 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
-        """Read a file; :class:`ConfigError` names one that cannot be read. ``environ`` None: that of the process."""
+        """Read a file.
+
+        :param environ: for variables; None = the environment of the process
+        :raises ConfigError: names the file if it cannot be read
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as e:
@@ -72,8 +76,11 @@ class Properties(Mapping[str, str]):
 
     @classmethod
     def find(cls, wombat_path: str | None, environ: Mapping[str, str] | None = None) -> Self:
-        """The first ``mama.properties`` in a list of folders (``WOMBAT_PATH``); later ones are not read.
-        :class:`ConfigError` without one names the folders."""
+        """The first ``mama.properties`` along a list of folders; later ones are not read.
+
+        :param wombat_path: the value of ``WOMBAT_PATH``
+        :raises ConfigError: none was found; names the folders that were searched
+        """
         folders = [part for part in (wombat_path or "").replace('"', "").split(os.pathsep) if part]
         if not folders:
             raise ConfigError(f"no {FILE}: WOMBAT_PATH is not set; give its path as option properties")
@@ -177,9 +184,10 @@ class TransportProperties:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """Options completed from the properties file: ``options`` given in Spark, and those of the transport.
+    """Options completed from the properties file.
 
-    :ivar transport: its properties; None: no transport was named
+    :ivar options: options given in Spark, and those of the transport
+    :ivar transport: its properties; None = no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
     """
@@ -205,12 +213,12 @@ def expand(given: Mapping[str, str], known: Iterable[str], environ: Mapping[str,
     """Add the properties of the transport that the options name.
 
     Options ``transport`` (a name), ``properties`` (path of a file; without it WOMBAT_PATH is searched) and ``bridge``
-    (default ``nats``). The file may set every option in ``known`` (``.*`` ends the name of a family) as
-    ``mama.<bridge>.transport.<name>.<option>``, in upper or lower case; options in ``given`` take precedence. With
-    ``bridge=openmama`` the URLs are those of OpenMAMA's own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the
-    one that property ``framing`` names (``oz``). A file without ``transport`` still defines the fields of source
-    records.
+    (default ``nats``). The file may set every option in ``known`` as ``mama.<bridge>.transport.<name>.<option>``, in
+    upper or lower case; options in ``given`` take precedence. With ``bridge=openmama`` the URLs are those of OpenMAMA's
+    own ZeroMQ bridges (``mama.zmq.transport.<name>.*``), of the one that the property ``framing`` names (``oz``).
+    Without ``transport``, a file named by ``properties`` still defines the fields of source records.
 
+    :param known: names of options; one that ends in ``.*`` stands for a family
     :raises OptionError: for an empty transport, or one that is not in the file
     :raises ConfigError: no file, an unreadable one, or wrong fields in it
     """

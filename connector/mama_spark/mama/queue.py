@@ -25,8 +25,11 @@ Call = Callable[[], None]
 
 
 class Queue:
-    """A bounded FIFO of calls, made by the one thread that dispatches. ``max_events``: places of waiting calls and
-    reserved ones; ``callback_errors``: number of calls that raised; each is logged."""
+    """A bounded FIFO of calls, made by the one thread that dispatches.
+
+    :param max_events: number of places: waiting calls plus reserved places
+    :ivar callback_errors: number of calls that raised; each is logged
+    """
 
     def __init__(self, name: str = "", max_events: int = MAX_EVENTS) -> None:
         if max_events < 1:
@@ -43,12 +46,18 @@ class Queue:
         self._dispatcher: QueueDispatcher | None = None
 
     def enqueue(self, call: Call) -> None:
-        """Add a call; :class:`StatusError` QUEUE_FULL, or QUEUE_END after :meth:`destroy`."""
+        """Add a call.
+
+        :raises StatusError: QUEUE_FULL, or QUEUE_END after :meth:`destroy`
+        """
         self.reserve()
         self.put(call)
 
     def reserve(self) -> None:
-        """Reserve a place for a later :meth:`put`; raises as :meth:`enqueue`."""
+        """Reserve a place for a later :meth:`put`.
+
+        :raises StatusError: as :meth:`enqueue`
+        """
         with self._changed:
             self._raise_ended()
             if self._reserved >= self.max_events:
@@ -71,16 +80,21 @@ class Queue:
             return True
 
     def dispatch(self, timeout: float | None = None) -> None:
-        """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`, for ``timeout`` seconds at most (a
-        call in progress is completed). :class:`StatusError` TOO_MANY_DISPATCHERS if another thread dispatches,
-        QUEUE_END after :meth:`destroy`."""
+        """Make calls on this thread until :meth:`stop_dispatch` or :meth:`destroy`.
+
+        :param timeout: seconds at most (a call in progress is completed); None: no limit
+        :raises StatusError: TOO_MANY_DISPATCHERS if another thread dispatches, QUEUE_END after :meth:`destroy`
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._as_dispatcher():
             while (call := self._next_call(deadline)) is not None:
                 self._call(call)
 
     def dispatch_event(self) -> bool:
-        """Make one call if one is waiting; True if so. Raises as :meth:`dispatch`."""
+        """Make one call if one is waiting; True if so.
+
+        :raises StatusError: as :meth:`dispatch`
+        """
         with self._as_dispatcher():
             call = self._next_call(0.0)
             if call is not None:
@@ -161,8 +175,10 @@ class Queue:
             self._changed.notify_all()
 
     def destroy(self) -> None:
-        """End dispatching and drop the waiting calls; :class:`StatusError` QUEUE_OPEN_OBJECTS while in use. May be
-        repeated."""
+        """End dispatching and drop the waiting calls. May be repeated.
+
+        :raises StatusError: QUEUE_OPEN_OBJECTS while objects use the queue; destroy them first
+        """
         with self._changed:
             if self._open_objects:
                 raise StatusError(Status.QUEUE_OPEN_OBJECTS, f"{self._open_objects} objects still use {self!r}")
@@ -183,8 +199,10 @@ class Queue:
 
 
 class QueueDispatcher:
-    """Dispatches a queue on its own thread until :meth:`destroy` or :meth:`Queue.stop_dispatch`; :class:`StatusError`
-    TOO_MANY_DISPATCHERS if the queue is dispatched already."""
+    """Dispatches a queue on its own thread until :meth:`destroy` or :meth:`Queue.stop_dispatch`.
+
+    :raises StatusError: TOO_MANY_DISPATCHERS if the queue is dispatched already
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -221,10 +239,11 @@ class QueueDispatcher:
 
 
 class CallbackDelivery:
-    """Makes calls on a queue, or without one on the thread that adds them (the source thread), which never waits for a
-    call in progress on another thread, because that call may wait for it. ``post`` schedules a function on the source
-    thread.
+    """Makes calls on a queue, or without a queue on the thread that adds them (the source thread).
 
+    The source thread never waits for a call in progress on another thread, because that call may wait for it.
+
+    :param post: schedules a function on the source thread
     :ivar errors: number of calls that raised; each is logged
     :ivar dropped: number of calls not made because of :meth:`end`
     """
@@ -256,8 +275,10 @@ class CallbackDelivery:
             self.queue.put(self._dispatched)
 
     def make_now(self, call: Call, timeout: float = -1) -> None:
-        """Make a call on this thread; exceptions are logged and counted. After ``timeout`` seconds it does not wait
-        longer for a call in progress on another thread."""
+        """Make a call on this thread; exceptions are logged and counted.
+
+        :param timeout: seconds to wait for a call in progress on another thread; then the call is made regardless
+        """
         acquired = self._call_lock.acquire(timeout=timeout)
         before = self._calling_thread
         if acquired:

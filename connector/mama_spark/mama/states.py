@@ -53,7 +53,10 @@ TABLE: dict[PublisherState, dict[PublisherStep, PublisherState]] = {
 
 
 def step(state: PublisherState, event: PublisherStep) -> PublisherState:
-    """The state after ``event``; :class:`IllegalPublisherStep` if the table has no such step."""
+    """The state after ``event``.
+
+    :raises IllegalPublisherStep: if the table has no such step
+    """
     try:
         return TABLE[state][event]
     except KeyError:

@@ -14,8 +14,10 @@ SUBSCRIPTION_ROOT = "_MD"  #: of the topics that requests are sent to
 
 
 def join_topic(root: str | None, source: str | None, symbol: str | None) -> str:
-    """Root, source and symbol joined by ``.``, without empty parts; empty without any. :class:`StatusError` BAD_SYMBOL
-    if a part or the whole is too long or holds a NUL."""
+    """Root, source and symbol joined by ``.``; missing and empty parts are skipped; without parts the topic is empty.
+
+    :raises StatusError: BAD_SYMBOL if a part or the whole is too long or holds a NUL
+    """
     topic = ".".join(part for part in (root, source, symbol) if part)
     for what, part, most in (
         ("root", root, MAX_ROOT),

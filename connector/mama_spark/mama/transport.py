@@ -53,8 +53,10 @@ _EVENTS = {
 
 
 class Transport:
-    """``mamaTransport``. Made by :meth:`create`; usable from any thread. Exceptions of its callbacks are logged, and
-    counted in ``callback_errors``."""
+    """``mamaTransport``. Made by :meth:`create`; usable from any thread.
+
+    :ivar callback_errors: number of callbacks of the transport that raised; each exception is logged
+    """
 
     def __init__(
         self,
@@ -127,10 +129,11 @@ class Transport:
 
     @classmethod
     def from_properties(cls, name: str, middleware: str, path: str | None = None, **more: Any) -> Self:
-        """A transport from ``mama.properties``: ``mama.<middleware>.transport.<name>.<option>`` sets an option of the
-        sink (``url`` is required); and ``sourcediscovery.supported``. ``more``: as :meth:`create`.
+        """A transport from ``mama.properties``. Keys: ``mama.<middleware>.transport.<name>.<option>`` for every option
+        of the sink (``url`` is required), and ``sourcediscovery.supported``.
 
-        :param path: of the file; None: the first one along ``WOMBAT_PATH``
+        :param path: of the file; None = the first one along ``WOMBAT_PATH``
+        :param more: as :meth:`create`
         :raises ConfigError, Unavailable: no such file, transport or option; it cannot connect
         """
         given = {"transport": name, "bridge": middleware, **({} if path is None else {"properties": path})}
@@ -189,7 +192,7 @@ class Transport:
             return [p for p in self._publishers if p.topic == topic]
 
     def add_publisher(self, publisher: TransportPublisher) -> None:
-        """Raises :class:`StatusError` INVALID_ARG if the transport was destroyed."""
+        """:raises StatusError: INVALID_ARG if the transport was destroyed"""
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")
@@ -225,8 +228,10 @@ class Transport:
         return f"mama.{where.partition('.')[0] or '<bridge>'}.transport.{self.name}.sourcediscovery.supported"
 
     def source_reader(self) -> DiscoveryLoop:
-        """The thread that reads the sources of this transport, started by the first call. :class:`StatusError`
-        NOT_IMPLEMENTED names the property without source discovery (SD-18)."""
+        """The thread that reads the sources of this transport, started by the first call.
+
+        :raises StatusError: NOT_IMPLEMENTED, with the name of the property, if there is no source discovery (SD-18)
+        """
         from .discovery.discovery import DiscoveryLoop
 
         wanted = self._properties is None or self._properties.discovery_supported
@@ -244,7 +249,10 @@ class Transport:
             return self._source_reader
 
     def source_discovery_request(self, inbox: ReplyInbox) -> None:
-        """Send the image to the inbox, one message per source (SD-15, SD-50); raises as :meth:`source_reader`."""
+        """Request the image of the sources; the inbox receives one message per source (SD-15, SD-50).
+
+        :raises StatusError: as :meth:`source_reader`
+        """
         self.source_reader().send_image(inbox)
 
     # --- destroying ------------------------------------------------------------------------------------------

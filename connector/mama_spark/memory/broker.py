@@ -91,7 +91,10 @@ class MemoryBroker(OfOneName):
         self._lock = threading.RLock()
 
     def then(self, faults: Iterable[str]) -> None:
-        """:raises ConfigError: a word is no fault"""
+        """Append to the script.
+
+        :raises ConfigError: on a word that is no fault
+        """
         words = list(faults)
         if unknown := set(words) - FAULTS:
             raise ConfigError(f"no such fault: {sorted(unknown)}; there are {sorted(FAULTS)}")
@@ -99,7 +102,7 @@ class MemoryBroker(OfOneName):
             self.script.extend(words)
 
     def messages(self) -> list[MemoryMessage]:
-        """In order of sequence."""
+        """The stored messages, in order of sequence."""
         with self._lock:
             return [m for m in self._log if m.sequence not in self.deleted]
 

@@ -83,8 +83,11 @@ class Bucket:
 
 
 class KeyCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`. ``subject_head`` returns what precedes a key; ``ttl``: seconds
-    that values stay whose row does not say it, None = as the bucket says."""
+    """A :class:`~mama_spark.contracts.message.RowCodec`.
+
+    :param subject_head: returns what precedes a key
+    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
+    """
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ("key",)
@@ -105,7 +108,10 @@ class KeyCodec:
                 raise SchemaError(f"column {field.name!r} must be {COLUMNS[field.name]}; it is {field.type}")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """:raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`"""
+        """See :class:`~mama_spark.contracts.message.RowCodec`.
+
+        :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
+        """
         n, bad = rows.num_rows, dict[int, PublishError]()
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         keys = given["key"].cast(pa.large_binary())

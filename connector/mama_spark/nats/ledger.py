@@ -42,8 +42,10 @@ _ID = f"\r\n{MSG_ID}: ".encode()
 
 
 class NatsBatchLedger:
-    """A :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; ``timeout``: seconds without an answer after which it
-    raises :class:`~mama_spark.contracts.errors.Unavailable`."""
+    """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
+
+    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
+    """
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
         self._settings, self._place = settings, settings.batches_stream
@@ -246,8 +248,11 @@ def _marker(answer: ApiAnswer) -> Marker:
 def find_ids(
     buffer: DeliveryBuffer, numbers: DeliveryNumbers, prefix: bytes, up_to: int, *, records: bool
 ) -> StoredIds:
-    """Messages whose id begins with ``prefix``, up to a sequence. One search each throws away blocks of other batches
-    and publishers before anything is parsed. ``records``: with payloads and headers."""
+    """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
+    thrown away by one search each, before anything is parsed.
+
+    :param records: with payloads and headers
+    """
     n = int(np.searchsorted(numbers.sequences, up_to, "right"))
     blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks
     wanted = re.compile(re.escape(_ID) + b"(" + re.escape(prefix) + rb"[^\r]*)\r\n")

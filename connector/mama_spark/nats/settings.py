@@ -37,15 +37,17 @@ class NatsSettings:
     :param js_api_prefix: API prefix instead of ``$JS.API``, where the account imports the API of another account
     :param name: name of the connection in the server's monitoring
     :param stream: the stream that must take all messages; None = found from the topics
+    :param create_stream: create a missing stream
     :param streams: the stream set that all topics are spread over, instead of ``stream``
     :param grow_streams: the set may have been a smaller one
     :param dedup: messages carry ids, and the stream drops duplicates
     :param ordered: keep the order of the messages over resends
-    :param wait_timeout: of the publisher: wait for an acknowledgement
+    :param wait_timeout: of the publisher: seconds to wait for an acknowledgement
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
+    :param max_in_flight: of the publisher
     :param exactly_once: stored rows are found without the ids that the server remembers
-    :param batches_stream: keeps the markers of batches
+    :param batches_stream: that keeps the markers of batches
     :param bucket: whose keys the messages change
     """
 
@@ -120,7 +122,7 @@ class NatsSettings:
 
     @property
     def api_prefix(self) -> str:
-        """With its trailing dot."""
+        """Prefix of the subjects of JetStream API requests, with its trailing dot."""
         if self.js_domain is not None:
             return f"$JS.{self.js_domain}.API."
         return DEFAULT_API_PREFIX if self.js_api_prefix is None else f"{self.js_api_prefix}."

@@ -98,7 +98,7 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
 
 
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
-    """``unseen``: why the peer is gone although its last record does not say so."""
+    """:param unseen: why the peer is not there any more, although its last record does not say so"""
     try:
         frame, known = decode_naming(body), PeerPresence(cause)
     except (BadMessage, ValueError) as error:

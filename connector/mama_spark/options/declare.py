@@ -77,8 +77,9 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], use: Use = ANY_USE, shared: Collection[str] = ()) -> Self:
-        """Check and convert options as Spark hands them over; one that has no effect in ``use`` is an error.
+        """Check and convert options as Spark hands them over.
 
+        :param use: the use of the options; an option that has no effect there is an error
         :param shared: names, in lower case, that a file of several uses has: left out where they have no effect
         :raises OptionError: names the option, what was expected, and for unknown names the nearest one
         """
@@ -123,7 +124,7 @@ class Options:
         return frozenset()
 
     def _check_bridges(self, stated: Collection[str]) -> None:
-        """Raises OptionError if an option has no effect over the bridge of these options."""
+        """:raises OptionError: an option has no effect over the bridge of these options"""
         mine = self.bridges
         if not mine or "memory" in mine:
             return
@@ -136,11 +137,17 @@ class Options:
                 )
 
     def _check_needs(self, stated: Collection[str]) -> None:
-        """Raise OptionError for options that have no effect without another one that is missing, in a whole read or
-        write. ``stated``: given here, not in a file of several uses."""
+        """Refuse options that have no effect without another one, in a whole read or write. ``stated``: given here, not
+        in a file of several uses.
+
+        :raises OptionError: that option is missing
+        """
 
     def _cross_check(self, given: Collection[str]) -> None:
-        """Raise OptionError for options that do not go together. ``given``: the fields that the user set."""
+        """Check options against each other. ``given``: the fields that the user set.
+
+        :raises OptionError: two options do not go together
+        """
 
     def shown(self) -> dict[str, str]:
         """Only what differs from the defaults, by option name; secrets as ``***``."""

@@ -26,7 +26,10 @@ _IGNORED = {"description", "color_scheme", "jetstream_event_prefix", "windows_ce
 def with_nats_environment(given: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
     """Options completed by the first of: what ``given`` says, ``NATS_URL``, the context that ``NATS_CONTEXT`` names,
     the context that ``nats context select`` has selected. ``NATS_URL`` takes no login from a context, which may be that
-    of another server. Raises ConfigError if the context is missing, is no JSON, or sets what is not supported."""
+    of another server.
+
+    :raises ConfigError: the context is not there, is no JSON, or sets what is not supported
+    """
     if has_other_place(given):
         return dict(given)
     if url := environ.get("NATS_URL"):

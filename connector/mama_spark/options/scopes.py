@@ -68,7 +68,10 @@ ANY_WRITE = Use("a write", spark_keys=STREAM_WRITE.spark_keys)
 
 
 def command(name: str, *takes: str) -> Use:
-    """The use by a command; ``takes``: fields that have an effect besides those of the connection."""
+    """The use by a command.
+
+    :param takes: fields that have an effect besides those of the connection
+    """
     return Use(f"mama {name}", takes=frozenset(takes), is_job=False)
 
 

@@ -32,8 +32,10 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
 
     @property
     def window(self) -> WindowConfig:
-        """The window of these options, whatever the bridge can do (:meth:`WindowConfig.for_bridge`). Raises ConfigError
-        if they do not go together."""
+        """The window of these options, whatever the bridge can do (:meth:`WindowConfig.for_bridge`).
+
+        :raises ConfigError: they do not go together
+        """
         retry = None
         if self.retry_attempts != 0:
             retry = RetryPolicy.doubling(
@@ -51,8 +53,11 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         return dict(self.storage)
 
     def with_tables_below(self, folder: str) -> Self:
-        """The same options with absolute paths of the tables, relative ones below ``folder``, so that they name the
-        same place in every process. Raises OptionError if one table lies in the other."""
+        """The same options with absolute paths of the tables, so that they name the same place in every process.
+
+        :param folder: where relative paths begin
+        :raises OptionError: one table lies in the other
+        """
         log, letters = (
             None if path is None else absolute_path(path, folder) for path in (self.flight_log, self.dead_letter_table)
         )

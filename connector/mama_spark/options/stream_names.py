@@ -67,7 +67,10 @@ def stream_patterns(value: str) -> tuple[str, ...]:
 
 
 def chosen_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """As :func:`matching_streams`. Raises ConfigError if there is none."""
+    """As :func:`matching_streams`.
+
+    :raises ConfigError: there is none
+    """
     found = matching_streams(patterns, names)
     if not found:
         raise ConfigError(f"option streams: there is no stream {', '.join(patterns)}")

@@ -20,8 +20,10 @@ _REFERENCE = re.compile(r"\$\{(?:file:(?P<file>[^}]+)|(?P<name>\w+))\}")
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The tables of the file. Raises ConfigError if it cannot be read, is no TOML, or names a variable that is not set
-    or a file that cannot be read."""
+    """The tables of the file.
+
+    :raises ConfigError: it cannot be read, is no TOML, names a variable that is not set or a file that cannot be read
+    """
     try:
         with Path(path).open("rb") as file:
             content = tomllib.load(file)
@@ -64,8 +66,10 @@ def parse_table(
 ) -> dict[str, Any]:
     """Values by field. What the table does not name stays out, so that the class's default holds.
 
-    :param declared: dataclass whose options are the keys; ``spelling``: key in the file for the name of a field
+    :param declared: dataclass whose options are the keys
     :param where: begin of errors: the file and the table
+    :param spelling: key in the file for the name of a field
+    :param required: keys that must be there
     :raises ConfigError: no table, an unknown or missing key, or a wrong value; names the key, never a secret
     """
     if not isinstance(table, Mapping):

@@ -126,7 +126,10 @@ class TransportOptions(Options):
 
     @property
     def middleware(self) -> Middleware:
-        """That of :attr:`bridge_name`. Raises ConfigError if this machine lacks its package."""
+        """The one of :attr:`bridge_name`.
+
+        :raises ConfigError: this machine lacks its package
+        """
         return middleware_of(self.url, self.bridge)
 
     @property

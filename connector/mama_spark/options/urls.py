@@ -52,7 +52,10 @@ def nats_urls(value: Any) -> tuple[str, ...]:
 
 
 def middleware_of(found: tuple[str, ...], name: str | None = None) -> Middleware:
-    """The middleware of servers from :func:`urls`, or of a name. Raises ConfigError if its package is missing."""
+    """The middleware of servers, as :func:`urls` gave them, or the one of a name.
+
+    :raises ConfigError: this machine lacks its package
+    """
     middleware = of_url(found[0]) if name is None else find(name)
     if middleware is None:
         raise ConfigError(
@@ -68,7 +71,7 @@ def with_scheme(url: str, default: str = "nats") -> str:
 
 
 def _check(url: str) -> None:
-    """Raises ValueError if the URL is malformed, with a text that shows no login."""
+    """:raises ValueError: the URL is malformed; the text shows no login"""
     try:
         parts = urlsplit(url)
         port = parts.port

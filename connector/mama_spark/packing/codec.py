@@ -45,8 +45,11 @@ class Codec(Protocol):
         """As :meth:`encode`, of rows that lie anywhere; each byte is copied once."""
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
-        """The rows of payloads that this codec made, ``rows`` of each, one after the other. Raises BadPack if a payload
-        is of another kind, or has another number of rows."""
+        """The rows of one or more payloads that this codec made, one after the other.
+
+        :param rows: of each payload
+        :raises BadPack: a payload is of another kind, or has another number of rows
+        """
 
 
 class LinesCodec:
@@ -91,8 +94,11 @@ class LinesCodec:
 
 
 class ArrowCodec:
-    """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied. Raises
-    SchemaError if a column has a type that cannot be packed."""
+    """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied.
+
+    :param schema: of the rows that come
+    :raises SchemaError: a column has a type that cannot be packed
+    """
 
     format = PackFormat.ARROW
 
@@ -210,8 +216,10 @@ def _buffers(kind: pa.DataType) -> int:
 
 
 def codec_of(pack: str, schema: pa.Schema) -> Codec:
-    """The codec of option ``pack`` for rows of these columns. Raises SchemaError for ``lines`` with more than the
-    column ``value``, and for a type that cannot be packed."""
+    """The codec of option ``pack`` for rows of these columns.
+
+    :raises SchemaError: ``lines`` with more than the column ``value``; a type that cannot be packed
+    """
     if pack == "arrow":
         return ArrowCodec(schema)
     if schema.names != [VALUE]:

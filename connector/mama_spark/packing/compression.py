@@ -21,8 +21,12 @@ _Change = Callable[[Headers, pa.Buffer], tuple[Headers, pa.Buffer | bytes] | Non
 
 
 class PackCompressor:
-    """Compresses packs of either format: a pack of lines as a whole, of an arrow pack each buffer. ``name`` is a key of
-    :data:`~.format.ENCODINGS`. Raises ValueError if the codec has no such level (None = its default)."""
+    """Compresses packs of either format: a pack of lines as a whole, of an arrow pack each buffer.
+
+    :param name: a key of :data:`~.format.ENCODINGS`
+    :param level: of the codec; None = its default
+    :raises ValueError: the codec has no such level
+    """
 
     def __init__(self, name: str, level: int | None = None) -> None:
         self.name = name
@@ -74,9 +78,11 @@ def _rewritten(payload: pa.Buffer, options: pa.ipc.IpcWriteOptions | None = None
 
 
 def decompressed_lines(payload: pa.Buffer, encoding: str, size: int) -> bytes:
-    """The payload of a pack of lines without compression; ``size``: bytes that it announces, at most
-    :data:`~.format.MAX_PLAIN_BYTES`. Raises BadPack if the encoding is unknown, or the payload corrupt or of another
-    size."""
+    """The payload of a pack of lines without compression.
+
+    :param size: bytes that it announces, at most :data:`~.format.MAX_PLAIN_BYTES`
+    :raises BadPack: unknown encoding, corrupt, or of another size
+    """
     if encoding not in ENCODINGS:
         raise BadPack(f"{PACK_ENCODING}: {encoding[:100]!r} is unknown here")
     if size > MAX_PLAIN_BYTES:

@@ -77,7 +77,10 @@ def _encodings(records: Records) -> list[str | None] | None:
 
 
 def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
-    """The bytes in pieces. Raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``."""
+    """The bytes in pieces.
+
+    :raises BadEncoding: unknown encoding, corrupt, cut off, or more bytes than ``limit``
+    """
     codec = CODECS.get(name)
     if codec is None:
         raise BadEncoding(f"Content-Encoding: {name[:100]!r} is unknown here; known: {', '.join(CODECS)}")

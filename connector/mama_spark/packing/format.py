@@ -75,8 +75,10 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries. Raises
-    SchemaError for another type, or no columns at all."""
+    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries.
+
+    :raises SchemaError: another type, or no columns at all
+    """
     if not schema.names:
         raise SchemaError("an arrow pack needs a column")
     if len(set(schema.names)) < len(schema.names):

@@ -67,8 +67,10 @@ def json_rows(batch: pa.RecordBatch, names: Sequence[str]) -> JsonRows:
 
 
 def as_json_column(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """A :data:`~.unpacker.RowTransform`: typed rows as the one column ``value``. Raises ValueError if a value cannot be
-    JSON, or all of it would be too large."""
+    """A :data:`~.unpacker.RowTransform`: typed rows as the one column ``value``.
+
+    :raises ValueError: a value cannot be JSON, or all of it would be too large
+    """
     n, names = rows.num_rows, rows.schema.names
     try:
         step = max(1, n * _TEXT_BYTES // max(_TEXT_BYTES, _check_size(rows)))
@@ -245,9 +247,13 @@ def _same(a: pa.DataType, b: pa.DataType) -> bool:
 
 
 def _check_size(rows: pa.RecordBatch) -> int:
-    """Upper bound of the size of these rows as JSON, in bytes, computed before any JSON is made. Raises OverflowError
-    above the limit. One bit of a message can be a row, and a row of JSON repeats the name of every column: 200
-    kilobytes can be 60 gigabytes of JSON."""
+    """Upper bound of the size of these rows as JSON, in bytes, computed before any JSON is made.
+
+    One bit of a message can be a row, and a row of JSON repeats the name of every column: 200 kilobytes can be 60
+    gigabytes of JSON.
+
+    :raises OverflowError: above the limit
+    """
     size: int = sum(map(_most_bytes, rows.columns)) + rows.num_rows * _name_bytes(rows.schema)
     if size > MAX_TEXT_BYTES:
         raise OverflowError(f"it may be {size / 1e6:,.0f} MB of text")

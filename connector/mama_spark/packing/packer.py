@@ -82,11 +82,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Packs as messages, and the rows in them, pack by pack.
+    """Packs as messages, and the rows in them.
 
     :ivar batch: one message a pack, without ids
     :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
-    :ivar numbers: of all rows in the partition; ``extra``: columns of all rows
+    :ivar numbers: of all rows in the partition, pack by pack
+    :ivar extra: columns of all rows, pack by pack
     """
 
     batch: MessageBatch
@@ -104,8 +105,12 @@ class Packed:
 
 
 class Packer:
-    """Packs of one partition, of at most ``max_rows`` rows and ``max_bytes`` payload bytes each; a row that needs more
-    travels alone. ``max_waiting``: bytes of rows that may wait."""
+    """Packs of one partition.
+
+    :param max_rows: rows of a pack at most
+    :param max_bytes: payload bytes of a pack at most; a row that needs more travels alone
+    :param max_waiting: bytes of rows that may wait
+    """
 
     def __init__(self, codec: Codec, *, max_rows: int, max_bytes: int, max_waiting: int = GATHER_BYTES) -> None:
         self._codec = codec
@@ -232,7 +237,10 @@ def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
 
 
 def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, heads: Int64s) -> MessageBatch:
-    """A message a pack; ``heads``: places in ``rows`` of the first row of each pack."""
+    """A message a pack.
+
+    :param heads: places in ``rows`` of the first row of each pack
+    """
     return MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
         payloads,
@@ -243,8 +251,11 @@ def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, head
 
 def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
     """Where packs begin, ascending, with the end of the last; and which of them are the last of their destination and
-    could take more rows. ``upto``: int64[rows + 1], bits of all rows before; ``places``: where the rows of each
-    destination begin, with the end of the last."""
+    could take more rows.
+
+    :param upto: int64[rows + 1]: bits of all rows before
+    :param places: where the rows of each destination begin, with the end of the last
+    """
     begin, end = places[:-1], places[1:]
     bits = upto[end] - upto[begin]
     long = np.flatnonzero((bits > max_bits) | (end - begin > max_rows))

@@ -43,9 +43,11 @@ def contents_of_rows(codec: Codec, rows: Rows) -> MessageBatch:
 
 
 def contents_of_records(codec: Codec, records: Records) -> tuple[MessageBatch, Int64s]:
-    """The same of the rows of packs that were read, and how many rows each has. Only packs of the write of ``codec``
-    are read; each names its topic (:func:`with_topic_header`). Raises CorruptPack if a record is no pack of this
-    write."""
+    """The same of the rows of packs that were read, and how many rows each has.
+
+    :param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)
+    :raises CorruptPack: a record is no pack of this write
+    """
     n = len(records)
     headers = [dict(one or ()) for one in ([None] * n if records.headers is None else records.headers.to_pylist())]
     try:

@@ -13,7 +13,11 @@ from ..contracts.message import Int64s
 
 
 class TypedRun(NamedTuple):
-    """Typed rows of one pack; ``first``: their first row among the rows of :class:`Unpacked`."""
+    """Typed rows of one pack.
+
+    :ivar first: their first row among the rows of :class:`Unpacked`
+    :ivar columns: of ``columns.num_rows`` rows
+    """
 
     first: int
     columns: pa.RecordBatch

@@ -257,7 +257,10 @@ class _Unpacking:
 
 
 class _ColumnPieces:
-    """One column of the rows, gathered in pieces; ``whole``: an element a record without piece; None = null."""
+    """One column of the rows, gathered in pieces.
+
+    :ivar whole: an element a record, for the rows of records that have no piece; None = null
+    """
 
     def __init__(self, whole: pa.Array | None, n: int) -> None:
         self.whole = whole
@@ -280,7 +283,10 @@ class _ColumnPieces:
         self._length += len(rows)
 
     def placed(self, firsts: Int64s, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
-        """An element a row; ``firsts``: the first row of each record."""
+        """An element a row.
+
+        :param firsts: the first row of each record
+        """
         if (self._at == firsts).all():  # every record has a piece, in order
             return self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         begin = self._at[records]

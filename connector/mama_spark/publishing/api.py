@@ -53,8 +53,10 @@ class PublishOptions:
 
 @dataclass(frozen=True, slots=True)
 class PublishAck:
-    """An acknowledgement; fields that the middleware does not send are None. ``domain``: the JetStream domain of the
-    stream."""
+    """An acknowledgement of the middleware; fields that it does not send are None.
+
+    :ivar domain: the JetStream domain of the stream, where the server has one
+    """
 
     stream: str | None
     sequence: int | None
@@ -70,6 +72,7 @@ class Flight:
         (MP-22) are as the user gave them
     :ivar publish_time: wall clock seconds of the first send (MP-16), None before
     :ivar publish_ack_future: the acknowledgement, or the error that ended the flight (MP-17)
+    :ivar sends: how often it was sent
     """
 
     id: str

@@ -132,7 +132,10 @@ class BatchPublisher:
     # --- the caller's thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread; returns when the bridge is open, or raises what ``open_bridge`` raised."""
+        """Start the thread; returns when the bridge is open.
+
+        :raises Exception: as ``open_bridge``
+        """
         self._thread.start()
         if self._hooks.open_bridge is not None:
             self._opened.wait()
@@ -167,15 +170,20 @@ class BatchPublisher:
         return flights
 
     def wait_settled(self) -> None:
-        """Returns when every batch so far was given to ``on_finished``; more may follow. Raises BackgroundTaskFailed as
-        :meth:`put`."""
+        """Returns when every batch so far was given to ``on_finished``; more may follow.
+
+        :raises BackgroundTaskFailed: as :meth:`put`
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._open or self._ended.is_set())
         self.check()
 
     def drain(self) -> None:
-        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``. Raises
-        BackgroundTaskFailed as :meth:`put`, ClientClosed if :meth:`stop` was called meanwhile."""
+        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
+
+        :raises BackgroundTaskFailed: as :meth:`put`
+        :raises ClientClosed: :meth:`stop` was called meanwhile
+        """
         with self._changed:
             if self._thread.ident is None:
                 raise ClientClosed("the publisher was never started")
@@ -268,7 +276,7 @@ class BatchPublisher:
         self._held_back = self._loop.bridge_full
 
     def _prepare(self, queued: _QueuedBatch) -> deque[Span] | None:
-        """None = the bridge is unavailable, and ``on_outage`` waits."""
+        """The rows to send; None = the bridge is unavailable, and ``on_outage`` waits."""
         now = time.monotonic()
         if now < self._prepare_again_at:
             self._loop.bridge_full = True

@@ -25,8 +25,12 @@ WARNING_INTERVAL = 30.0
 
 
 class OutageReporter:
-    """For the thread that sends. ``what_next``: text about what happens if it lasts; ``cause``: of the outage that
-    lasts, or was the last one, empty = there was none."""
+    """For the thread that sends.
+
+    :param what_next: text about what happens if it lasts
+    :param log_prefix: of each line
+    :ivar cause: of the outage that lasts, or was the last one; empty = there was none
+    """
 
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
         self._bridge, self._loop, self._what_next, self._log_prefix = bridge, loop, what_next, log_prefix
@@ -82,7 +86,8 @@ class OutageReporter:
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
     """The result of ``ask``.
 
-    :param wait: until the middleware answers, with a warning now and then: ``say``, with one ``%s`` for the error
+    :param wait: until the middleware answers, with a warning now and then
+    :param say: the warning, with one ``%s`` for the error
     :raises Unavailable: the middleware does not answer, and ``wait`` is off
     """
     delays, warned = RECONNECT.delays(), -math.inf

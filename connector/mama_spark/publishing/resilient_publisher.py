@@ -84,8 +84,10 @@ class ResilientPublisher:
         return self._waiting_rows
 
     def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Queue messages; waits while others wait; False: ``cancelled`` ended the wait, and they were not taken.
+        """Queue messages; waits while others wait.
 
+        :param cancelled: called while it waits; True ends the wait
+        :returns: False: they were not taken, since ``cancelled`` said so
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
         :raises Unavailable: nobody answers, at the first time
         """

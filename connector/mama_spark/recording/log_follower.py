@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 
 class LogBatch(NamedTuple):
-    """Records to serve; ``at`` is the position reached when they are served, ``warning`` says that the log changed."""
+    """Records to serve.
+
+    :ivar at: position that is reached when these are served
+    :ivar warning: text about a change of the log
+    """
 
     at: LogPosition
     records: Records | None = None
@@ -28,7 +32,10 @@ class LogBatch(NamedTuple):
 
 
 class LogFollower:
-    """Reads from a position on, until :meth:`close`; ``newest``: sequence of the newest record that it saw."""
+    """Reads from a position on, until :meth:`close`.
+
+    :ivar newest: sequence of the newest record that it saw
+    """
 
     def __init__(self, bridge: ReconnectingBridge[RecordLogBridge], stream: str) -> None:
         self._bridge, self.stream = bridge, stream
@@ -53,8 +60,9 @@ class LogFollower:
         self._task.start()
 
     def take(self, timeout: float = 0.0) -> LogBatch | None:
-        """The next records; None: there are none within ``timeout`` seconds.
+        """The next records; None: there are none yet.
 
+        :param timeout: seconds to wait for them
         :raises MamaError: the log cannot be read any more
         """
         try:

@@ -60,7 +60,7 @@ class RecorderSettings(Protocol):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of the metrics."""
+        """Labels of the metrics."""
 
 
 logger = logging.getLogger("mama_spark")
@@ -188,9 +188,10 @@ class Recorder:
         self._refused_batches.append((batch, errors))
 
     def run(self, stop: Callable[[], bool], say: Callable[[str], None] = lambda text: None) -> bool:
-        """Record until ``stop`` returns True; returns whether the log acknowledged all records.
+        """Record until ``stop`` returns True.
 
         :param say: gets lines about the progress
+        :returns: whether the log acknowledged all records
         :raises ConfigError: the log rejects the first record
         :raises MamaError: the source cannot begin, the log cannot be written, or a thread failed
         """

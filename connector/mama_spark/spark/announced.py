@@ -31,9 +31,12 @@ def announced(query: Any, options: Mapping[str, str] | None = None) -> Announced
 
         mama_spark.announced(query)             # or: the query goes on, and is withdrawn when it ends
 
-    :param query: result of ``writeStream...start()``; nothing happens for one that is not announced
+    Nothing happens for a query that is not announced.
+
+    :param query: result of ``writeStream...start()``
     :param options: options of ``mamapub``, where they cannot be read from the query (Spark Connect)
     :raises ConfigError: the options cannot be read
+    :raises TypeError: ``query`` is none
     """
     given = _options_of(query) if options is None else dict(options)
     if given is None:
@@ -91,8 +94,10 @@ class AnnouncedQuery:
 
 
 def _options_of(query: Any) -> dict[str, str] | None:
-    """Options of the writer of a query, from internals of Spark; None if it ended before it was planned. Raises
-    ConfigError for queries without them."""
+    """Options of the writer of a query; None if it ended before it was planned. Internals of Spark, read only here.
+
+    :raises ConfigError: this kind of query does not have them
+    """
     java = getattr(query, "_jsq", None)
     if java is None and not hasattr(query, "awaitTermination"):
         raise TypeError(f"announced() takes a streaming query, what start() returns, and not {query!r}")

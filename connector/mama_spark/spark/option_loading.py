@@ -35,7 +35,10 @@ class DiscoveryProperties:
     supported_key: str = ""
 
     def require_support(self, what: str) -> None:
-        """Raises StatusError NOT_IMPLEMENTED if the transport supports no discovery (SD-18, SD-50) for ``what``."""
+        """
+        :param what: needs source discovery, for the message
+        :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
+        """
         if self.supported is False:
             raise StatusError(
                 Status.NOT_IMPLEMENTED,
@@ -52,6 +55,7 @@ class LoadedOptions(Generic[O]):
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
     """Parse options from Spark, completed by the defaults of the session and by the transport that they name.
 
+    :param use: kind of use that Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """

@@ -18,8 +18,10 @@ PREFIX = "spark.mama."
 
 
 def session_defaults(conf: Mapping[str, str]) -> dict[str, str]:
-    """The defaults in the configuration of a session, with their prefix. Raises OptionError for one that no format has,
-    and for a secret that Spark would show in its UI."""
+    """The defaults in the configuration of a session, with their prefix.
+
+    :raises OptionError: no format has such an option, or Spark would show a secret in its UI
+    """
     known = {name.lower(): name for options in FORMATS.values() for name in option_names(options)}
     found = {key: value for key, value in conf.items() if key.startswith(PREFIX)}
     for key, value in found.items():

@@ -62,7 +62,10 @@ def decode(token: str, datagram: bytes) -> TaskCounts | None:
 
 
 class WriteCounts:
-    """The sum over all tasks; a later attempt at a partition replaces the earlier. ``done``: messages with outcome."""
+    """The sum over all tasks; a later attempt at a partition replaces the earlier one.
+
+    :ivar done: messages that have their outcome
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[int, TaskCounts]] = {}

@@ -42,8 +42,11 @@ COLUMNS = [
 
 
 def rows(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
-    """Records of the devices, names with ``*`` (none: all devices), and records that cannot be read, before
-    :data:`COLUMNS` are taken of them; ``options`` are those of ``mamasub``."""
+    """Records of the devices, and those that cannot be read, before :data:`COLUMNS` are taken of them.
+
+    :param options: of ``mamasub``
+    :param devices: names with ``*``; none = all devices
+    """
     read = spark.readStream.format("mamasub").options(**options).option("tango", "true")
     named = read.load().selectExpr(
         "*", "tango.kind AS kind", "tango.device AS device", "tango.attribute AS attribute", "tango.event AS event",
@@ -106,9 +109,11 @@ _GROUP = "archive"
 
 
 class Reading(NamedTuple):
-    """The compared values of one row; ``time`` is that of the value in nanoseconds since the epoch.
+    """The compared values of one row.
 
+    :ivar time: of the value, nanoseconds since the epoch
     :ivar quality: None of an error
+    :ivar numbers: elements of a number or an array of numbers
     :ivar text: stands for elements that are no numbers, and for those without thresholds
     """
 
@@ -166,10 +171,10 @@ class Strategy:
 
 
 def parse_strategies(table: Mapping[str, Any]) -> list[tuple[str, Strategy]]:
-    """Strategies of the table ``[strategies]``, in the order of the file; raises ConfigError, which names the key, if a
-    key is unknown or a value is invalid.
+    """Strategies of the table ``[strategies]``, in the order of the file.
 
     :param table: ``<pattern>.<key>`` -> value, where a pattern is ``domain/family/member/attribute`` with ``*``, ``?``
+    :raises ConfigError: a key is unknown, or a value is invalid; the message names it
     """
     by_pattern: dict[str, dict[str, Any]] = {}
     for name, value in table.items():

@@ -71,8 +71,11 @@ class Topic:
 def event_topic(
     tango_host: str, device: str, attribute: str | None, event: EventType, dbase: bool = True, idl: int = IDL
 ) -> Topic:
-    """The topic that a server publishes to, in lower case; raises BadEventTopic if a name is not allowed there. ``idl``
-    is that of client or device, whichever is lower."""
+    """The topic that a server publishes to, in lower case.
+
+    :param idl: of client or device, whichever is lower
+    :raises BadEventTopic: a name is not allowed in topics
+    """
     version = IDL if idl >= IDL and event in VERSIONED else None
     name = None if attribute is None or event is EventType.INTERFACE_CHANGE else attribute.lower()
     return parse(str(Topic(tango_host.lower(), device.lower(), name, event, dbase, version)))
@@ -87,7 +90,10 @@ def heartbeat_topics(channel: str) -> tuple[str, str]:
 
 
 def parse(text: str) -> Topic:
-    """Parse a topic, in any case; raises BadEventTopic if it is none."""
+    """Parse a topic, in any case.
+
+    :raises BadEventTopic: it is no topic
+    """
     rest, _, name_part = text.lower().rpartition(".")
     bare = rest.removesuffix(NO_DATABASE)
     host, *names = bare.removeprefix(SCHEME).split("/")
@@ -119,7 +125,10 @@ _parse_known = lru_cache(16384)(parse)
 
 
 def read_topic(frame: bytes) -> Topic:
-    """Parse the first frame; known topics are cached. Raises BadEventTopic if it is no topic."""
+    """Parse the first frame; known topics are cached.
+
+    :raises BadEventTopic: it is no topic
+    """
     if len(frame) > 4096:
         raise BadEventTopic(f"a topic of {len(frame)} bytes")
     try:
@@ -146,8 +155,11 @@ def is_multicast(endpoint: str) -> bool:
 
 
 def check_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of an endpoint (TG-08, TG-32); raises MulticastRefused if it is for multicast, BadEndpoint if it is
-    no ``tcp://host:port``."""
+    """Host and port of an endpoint (TG-08, TG-32).
+
+    :raises MulticastRefused: it is for multicast
+    :raises BadEndpoint: it is no ``tcp://host:port``
+    """
     if is_multicast(endpoint):
         raise MulticastRefused(f"events by multicast are not supported: {endpoint[:200]}")
     found = _ENDPOINT.fullmatch(endpoint)

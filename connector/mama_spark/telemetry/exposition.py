@@ -13,7 +13,10 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metric(NamedTuple):
-    """A counter if its name ends with ``_total``, and else a gauge; ``samples``: value by labels."""
+    """A counter if its name ends with ``_total``, and else a gauge.
+
+    :ivar samples: value by labels
+    """
 
     name: str
     help: str
@@ -25,7 +28,11 @@ class Metric(NamedTuple):
 
 
 def measured(prefix: str, helps: Mapping[str, str], values: Iterable[float], labels: Mapping[str, str]) -> list[Metric]:
-    """Metrics of one sample each; ``values`` in the order of ``helps``, which are by the name after ``prefix``."""
+    """Metrics of one sample each.
+
+    :param helps: help text of each, by its name after ``prefix``
+    :param values: one for each of them, in their order
+    """
     sample = tuple(labels.items())
     return [Metric(prefix + name, text, ((sample, n),)) for (name, text), n in zip(helps.items(), values, strict=True)]
 
@@ -43,7 +50,10 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def prometheus_client() -> Any:
-    """:raises ConfigError: the library prometheus-client, imported on first use, is not installed"""
+    """The library prometheus-client, imported on first use.
+
+    :raises ConfigError: it is not installed
+    """
     try:
         import prometheus_client
     except ImportError as e:

@@ -43,7 +43,9 @@ class PublishSpan:
         self.parent, self.state = found["traceparent"], found.get("tracestate")
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
-        """``error``: with which the task ends; ``fatal``: why the write cannot succeed."""
+        """
+        :param error: with which the task ends; ``fatal``: why the write cannot succeed
+        """
         if error is not None:
             self._span.record_exception(error)
         if error is not None or fatal is not None:
@@ -70,7 +72,9 @@ class ReceiveSpan:
         self._seen: set[str] = set()
 
     def add(self, traces: pa.Array) -> None:
-        """``traces``: ``traceparent`` of some messages, null where one has none."""
+        """
+        :param traces: ``traceparent`` of some messages, null where one has none
+        """
         if len(self._seen) >= MOST_LINKS:
             return
         for text in traces.unique().to_pylist():

@@ -157,6 +157,8 @@ def _status(error: PublishError | None) -> str:
 class PartitionMetrics:
     """:meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others.
 
+    :param record: called with the same flights
+    :param on_event: called with the same events
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
 
@@ -187,7 +189,7 @@ class PartitionMetrics:
         self._on_event(event)
 
     def stop(self) -> None:
-        """To be called after the publisher has ended."""
+        """After the publisher has ended."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -201,8 +203,10 @@ class PartitionMetrics:
 
 
 class ReadMetrics:
-    """Of one task; :meth:`close` at its end. An empty ``stream``: several are read.
+    """Of one task; :meth:`close` at its end.
 
+    :param format: the name of the format
+    :param stream: that is read; empty = several
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
 
@@ -238,7 +242,9 @@ class ReadMetrics:
         self.count(_LOSSES, 1)
 
     def count(self, name: str, number: int) -> None:
-        """``name``: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``."""
+        """
+        :param name: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``
+        """
         if number:
             self._counters[name].add(number, self._attributes)
 

@@ -27,7 +27,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def raise_faults(self) -> Verdict:
-        """Raises :class:`AssertionError` if there are faults."""
+        """:raises AssertionError: there are some"""
         if self.faults:
             raise AssertionError("not conserved: " + "; ".join(self.faults[:5]))
         return self
@@ -35,7 +35,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Terminal event of a row: ``acked``, ``completed_exceptionally`` or ``timeout``; ``may_have_landed``: unknown."""
+    """The terminal event of one row.
+
+    :ivar event: ``acked``, ``completed_exceptionally`` or ``timeout``
+    :ivar may_have_landed: the publisher reports that it does not know
+    """
 
     topic: str
     payload: bytes

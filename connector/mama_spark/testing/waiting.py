@@ -22,8 +22,10 @@ def eventually(true: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> 
 
 def until(true: Callable[[], Any], act: Callable[[], Any] | None = None, timeout: float = TIMEOUT) -> None:
     """Wait for a condition; ``act`` is done at once and every 20 ms until then. The condition is asked more often, so
-    it must not take anything away; the last ``act`` may still be under way then. :class:`AssertionError` if the time is
-    up."""
+    it must not take anything away; and what ``act`` began last may still be on its way then.
+
+    :raises AssertionError: it did not become true in time
+    """
     if act is None:
         eventually(true, "this did not become true", timeout)
         return

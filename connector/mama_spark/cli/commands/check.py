@@ -40,7 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0, or 2 when something is not fine. Raises ConfigError for a wrong option."""
+    """Exit code 0, or 2 when something is not fine.
+
+    :raises ConfigError: a wrong option
+    """
     options = _options(args)
     require(
         args.table is None or options.bucket is not None,

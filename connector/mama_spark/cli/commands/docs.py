@@ -15,7 +15,10 @@ from ...registry import part
 
 
 def files() -> list[FileSection]:
-    """The configuration files of all programs. Raises ConfigError if the package of a middleware is missing."""
+    """The configuration files of all programs.
+
+    :raises ConfigError: what a middleware needs is not installed
+    """
     middlewares = [one.name for one in MIDDLEWARES.values() if one.documents is not None]
     return [section for name in middlewares for section in part(name, "documents")()]
 

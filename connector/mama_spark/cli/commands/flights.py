@@ -53,7 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError for not one path or a wrong storage option, FlightLogError without a flight log."""
+    """
+    :raises ConfigError: not one path, or a storage option that is none
+    :raises FlightLogError: there is no flight log
+    """
     storage = dict(pairs(args.storage, "--storage"))
     if args.paths[0] == "sweep" and len(args.paths) == 2:
         found = adopt_orphans(args.paths[1], storage, timedelta(seconds=args.older_than), args.dry_run)

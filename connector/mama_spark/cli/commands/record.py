@@ -77,7 +77,10 @@ _GIVEN = ("name", "metrics", *TRANSPORT_KEYS, "devices", "attributes", "events",
 
 
 def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
-    """From the file, and what the command line says instead. Raises ConfigError that names what is wrong."""
+    """From the file, and what the command line says instead.
+
+    :raises ConfigError: names what is wrong
+    """
     tables: dict[str, dict[str, Any]] = {"recorder": {}, "log": {}}
     if args.conf_file is not None:
         tables = load(args.conf_file, tables)
@@ -109,7 +112,10 @@ def _middleware(given: dict[str, Any]) -> str:
 
 def log_options(given: dict[str, str]) -> SinkOptions:
     """Options of ``mamapub`` for the log, with what suits a recorder where they say nothing: order is kept where the
-    bridge can. Raises ConfigError if something is wrong with them."""
+    bridge can.
+
+    :raises ConfigError: something is wrong with them
+    """
     names = {name.lower() for name in given}
     ordered = {} if names & {"order", "ackmode", "dedup"} else {"order": "partition", "ackMode": "batch"}
     o = SinkOptions.parse(given, _USE)
@@ -125,8 +131,10 @@ def log_options(given: dict[str, str]) -> SinkOptions:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record until Ctrl-C or SIGTERM. Exit code 1 when something was not acknowledged by then. Raises MamaError if the
-    configuration is wrong, or the log cannot be reached at first."""
+    """Record until Ctrl-C or SIGTERM. Exit code 1 when something was not acknowledged by then.
+
+    :raises MamaError: the configuration is wrong, or the log cannot be reached at first
+    """
     settings, options = settings_of(args)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="mama: %(message)s")
     with stop_on_signals() as stop, few_collections():
@@ -137,7 +145,10 @@ def run(args: argparse.Namespace) -> int:
 def record(
     settings: RecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
 ) -> bool:
-    """Record until ``stop``; whether all was acknowledged. Raises MamaError if nothing can be reached at first."""
+    """Record until ``stop``; whether the log acknowledged everything.
+
+    :raises MamaError: the log or the network cannot be reached at first
+    """
     writer = ResilientPublisher(
         lambda: publisher_bridge(options),
         max_in_flight=options.max_in_flight,

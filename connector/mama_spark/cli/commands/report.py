@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ConfigError for a wrong storage option or an unwritable file, FlightLogError without a flight log."""
+    """
+    :raises ConfigError: a storage option that is none, or the file cannot be written
+    :raises FlightLogError: there is no flight log
+    """
     since = None if args.since is None else timedelta(seconds=args.since)
     storage = dict(pairs(args.storage, "--storage"))
     with Progress("reading the flight log", "passes", PASSES) as progress:

@@ -58,7 +58,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _begin(word: str) -> int | None:
-    """First sequence to show; None = what comes from now on. Raises OptionError for any other word."""
+    """First sequence to show; None = what comes from now on.
+
+    :raises OptionError: neither a sequence nor one of the words
+    """
     if word in ("now", "earliest"):
         return None if word == "now" else 1
     if not word.isdecimal():
@@ -67,8 +70,10 @@ def _begin(word: str) -> int | None:
 
 
 class _Cursor:
-    """The last sequence of one log that was shown, and when its record was stored, where that is known. Raises
-    OptionError if the sequence to begin at is yet to come."""
+    """The last sequence of one log that was shown, and when its record was stored, where that is known.
+
+    :raises OptionError: the sequence to begin at is yet to come
+    """
 
     def __init__(self, log: RecordLog, begin: int | None) -> None:
         bounds = log.bounds()
@@ -90,8 +95,10 @@ class _Cursor:
 
 
 def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
-    """Rows as they come. Retries during an outage up to ``waitTimeout``, then raises Unavailable, as it does at once
-    when nothing was reached at first."""
+    """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
+
+    :raises Unavailable: it lasts longer
+    """
     cursors: list[_Cursor] = []
     outage = OutageTimer(o.wait_timeout)
     while True:

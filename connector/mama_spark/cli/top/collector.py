@@ -30,6 +30,7 @@ class Collector:
     :param given: options as of ``mamadiscovery``
     :raises ConfigError: one is wrong
     :raises Unavailable: the middleware cannot be reached
+    :ivar name: of the middleware, for people
     :ivar without_discovery: why there are no sources, publishers and events; empty = there are
     :ivar without_streams: why there are no streams and readers; empty = there are
     """
@@ -64,7 +65,10 @@ class Collector:
         self._changes = self._follower.changes(at, sleep=lambda _: None)
 
     def collect(self) -> None:
-        """Ask for what is new. Raises Unavailable if nobody answers; try again."""
+        """Ask for what is new.
+
+        :raises Unavailable: nobody answers; try again
+        """
         if self._follower is not None and not self.without_discovery:
             self._discover()
         if not self.without_streams:
@@ -99,8 +103,10 @@ class Collector:
 def watch(
     collector: Collector, interval: float, stopped: Callable[[float], bool], show: Callable[[str], object]
 ) -> None:
-    """Collect until ``stopped``, which waits for the seconds that it is given; ``show`` is called after each round,
-    with what is wrong; empty = nothing."""
+    """Collect until ``stopped``, which waits for the seconds that it is given.
+
+    :param show: called after each round, with what is wrong; empty = nothing
+    """
     while True:
         try:
             collector.collect()

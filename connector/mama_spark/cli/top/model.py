@@ -83,7 +83,10 @@ class LiveModel:
         self._sources = {(row.source_name or "", row.source_id): row for row in image}
 
     def add_changes(self, rows: Iterable[DiscoveryRow], now: float = 0.0) -> None:
-        """Add changes, in order; ``now``: monotonic seconds."""
+        """Add changes, in order.
+
+        :param now: monotonic seconds
+        """
         self._now = max(self._now, now)
         for row in rows:
             if row.kind == SOURCE:

@@ -121,7 +121,7 @@ class MalamuteBridge(PublisherBridge):
         self._pooled = pooled
 
     def _open_stream(self, pooled: PooledConnection, stream: str) -> bool:
-        """True if the stream of the settings is stored."""
+        """Open the stream of the settings; True if it is stored."""
         connection, call = pooled.connection, None
         with connection.changed:
             if stream not in pooled.streams:

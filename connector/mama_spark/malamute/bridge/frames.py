@@ -72,7 +72,10 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
-    """The rows for each stream, ascending, streams in the order of their first; ``default``: where none is named."""
+    """The rows for each stream, ascending, in the order in which streams appear first.
+
+    :param default: of messages that name none
+    """
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []
     codes = batch.streams.indices.to_numpy(zero_copy_only=False)
@@ -120,7 +123,10 @@ def _headers(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
-    """Rows that may not be sent, with the reason, ascending. ``carries``: headers and ids travel."""
+    """Rows that may not be sent, with the reason, ascending.
+
+    :param carries: the broker is ours: headers and ids travel
+    """
     bad: dict[int, PublishError] = {}
     _check_topics(batch.topics, bad)
     if batch.streams is not None:

@@ -38,7 +38,10 @@ RETRY = Backoff(0.05, 0.05)
 
 
 class LogQueries:
-    """One connection for queries, used by one thread; ``timeout``: seconds without an answer before ``Unavailable``."""
+    """One connection for queries. One thread uses it.
+
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
+    """
 
     def __init__(self, settings: MalamuteSettings, timeout: float) -> None:
         connection = replace(settings.connection, features=FEATURES, high_water=_HIGH_WATER)
@@ -98,8 +101,9 @@ class LogQueries:
                 self.wait_for_connection(until, e)
 
     def send(self, query: LogQuery, until: float) -> PendingQuery:
-        """Send a query without waiting for its answer, which must come before ``until`` (monotonic seconds).
+        """Send a query without waiting for the answer.
 
+        :param until: its deadline (monotonic seconds)
         :raises Unavailable: not connected now
         """
         connection = self.connection
@@ -113,8 +117,10 @@ class LogQueries:
             raise Unavailable(connection.explain("asking", str(e))) from e
 
     def wait(self, pending: PendingQuery) -> LogQueryAnswer:
-        """:raises ConfigError: the broker reports an error that another attempt will not mend
-        :raises Unavailable: no answer, or an error that may pass
+        """The answer to a query that was sent.
+
+        :raises ConfigError: it is an error that another attempt will not mend
+        :raises Unavailable: there is none, or an error that may pass
         """
         connection, query = self.connection, pending.query
         try:
@@ -127,7 +133,10 @@ class LogQueries:
         raise refused(answer.code, f"NOT_IMPLEMENTED: {text}" if answer.code == StatusCode.NOT_IMPLEMENTED else text)
 
     def wait_for_connection(self, until: float, error: Unavailable) -> None:
-        """:raises Unavailable: ``error``, when the deadline has passed"""
+        """Wait until the client is connected again.
+
+        :raises Unavailable: ``error``, when the deadline has passed
+        """
         connection = self.connection
         with connection.changed:
             connection.changed.wait_for(
@@ -230,6 +239,6 @@ class ReadSession:
             self._rest = (reached, part.up_to)
 
     def restart(self) -> None:
-        """To be called when the connection was lost: query again what was not answered."""
+        """The connection was lost: query again what was not answered."""
         self.parts.clear()
         self._rest, self._next = None, self._done

@@ -51,7 +51,10 @@ class MalamuteLogs(RecordLogBridge):
         self._queries, self._pattern = LogQueries(settings, timeout), pattern
 
     def open(self) -> None:
-        """:raises ConfigError: the broker is not ours: it keeps nothing that could be read"""
+        """See :class:`~mama_spark.contracts.record_log.RecordLogBridge`.
+
+        :raises ConfigError: the broker is none of ours: it keeps nothing that could be read
+        """
         self._queries.open()
 
     def close(self) -> None:
@@ -83,8 +86,9 @@ class MalamuteLogs(RecordLogBridge):
 
 
 class MalamuteLog(RecordLog):
-    """One stored stream; ``pattern`` selects subjects where no topics are given.
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
 
+    :param pattern: selects subjects where no topics are given
     :raises ConfigError: there is no such stream, or it is not stored
     """
 

@@ -27,7 +27,12 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class WritableStream:
-    """A stream on one connection; ``call``: the first WRITE, None = answered; ``error``: why the broker refused it."""
+    """A stream on one connection.
+
+    :ivar call: the first WRITE; None = answered
+    :ivar stored: it is numbered and stored
+    :ivar error: why the broker refused it
+    """
 
     call: Call | None
     since: float
@@ -36,7 +41,11 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One connection and its streams; use with ``connection.changed`` held. ``current``: None = not answered yet."""
+    """One connection and its streams. Use it with ``connection.changed`` held.
+
+    :ivar streams: for which a WRITE was sent on this connection
+    :ivar current: the stream that messages go to now; None = that depends on an answer
+    """
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -52,7 +61,7 @@ class PooledConnection:
         return self.connection.connected and self.connection.machine.reconnects == self.epoch
 
     def renew(self) -> None:
-        """To be called when the connection was replaced: nothing is known of streams."""
+        """The connection was replaced: nothing is known of streams."""
         self.epoch = self.connection.machine.reconnects
         self.streams.clear()
         self._pending.clear()

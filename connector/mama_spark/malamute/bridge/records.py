@@ -56,7 +56,10 @@ def block(message: Sequence[bytes]) -> Records:
 
 
 def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
-    """:raises Unavailable: it is no answer to IDS"""
+    """Sequences and ids of an answer to IDS.
+
+    :raises Unavailable: it is none
+    """
     n = len(message[1]) // 8 if len(message) == 4 else 0
     lengths = np.frombuffer(message[2], ">u2").astype(np.int64) if n and len(message[2]) == 2 * n else None
     if lengths is None or len(message[1]) != 8 * n or lengths.sum() != len(message[3]):
@@ -67,7 +70,9 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
-    """``joined``: command frames, one behind another, and :data:`_MORE`; ``ends``: of each."""
+    """:param joined: command frames, one behind another, and :data:`_MORE`
+    :param ends: of each
+    """
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3
     for _ in range(2):  # stream and sender

@@ -100,8 +100,9 @@ class EventsTable:
 
 
 def load(path: str | Path | None, bind: str | Sequence[str] | None = None) -> BrokerSettings:
-    """Load the settings from the file; without a file, the defaults. ``bind`` replaces the endpoints in the file.
+    """Load the settings from the file; without a file, the defaults.
 
+    :param bind: replaces the endpoints in the file
     :raises ConfigError: names the file, the table and the key
     """
     content = read_toml(path) if path is not None else {}

@@ -52,7 +52,10 @@ class ClientInbox:
 
 
 class BlockingCalls:
-    """Calls of any thread to a broker, each with a deadline; ``timeout``: seconds of those without their own."""
+    """Calls of any thread to a broker, each with a deadline.
+
+    :param timeout: seconds of those without their own
+    """
 
     def __init__(self, connection: ClientConnection, inbox: ClientInbox, timeout: float) -> None:
         self._connection, self._inbox, self.timeout = connection, inbox, timeout
@@ -61,7 +64,9 @@ class BlockingCalls:
         return self.timeout if timeout is None else timeout
 
     def call(self, what: str, timeout: float | None, command: Command) -> Call:
-        """:raises CallFailed: the broker refuses
+        """Send a command, and wait for its answer.
+
+        :raises CallFailed: the broker refuses
         :raises Unavailable: no answer in time
         """
         connection = self._connection
@@ -80,8 +85,10 @@ class BlockingCalls:
     def send(
         self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
-        """Send a command without an answer when there is room for its ``frames``, for a ``stream`` in the send
-        window."""
+        """Send a command without an answer, as soon as the client is connected and there is room.
+
+        :param frames: content of the message; ``stream``: it waits for the send window, too
+        """
         connection = self._connection
 
         def ready() -> bool:
@@ -138,7 +145,9 @@ class Tracker:
         return self.confirmation is not None
 
     def wait(self, timeout: float | None = None) -> None:
-        """:raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
+        """Wait until the receiver has confirmed the message.
+
+        :raises CallFailed: the message did not arrive, or the receiver reports a failure; the text says why
         :raises Unavailable: no confirmation within ``timeout`` seconds
         """
         self._calls.wait_until(lambda: self.done, timeout, f"the confirmation of {self.name}")

@@ -15,8 +15,10 @@ from ..protocol.log_query import LogQuery, LogQueryAnswer, parse_answer
 
 
 class CallFailed(MamaError):
-    """The broker refused a call; ``code``: :class:`~mama_spark.malamute.protocol.commands.StatusCode`, the text its
-    reason."""
+    """The broker refused a call; the text is its reason.
+
+    :ivar code: see :class:`~mama_spark.malamute.protocol.commands.StatusCode`
+    """
 
     def __init__(self, what: str, code: int, reason: bytes) -> None:
         text = reason.decode("utf-8", "replace")
@@ -30,7 +32,13 @@ class NoStream(ConfigError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A command that the broker answers; ``internal``: no caller waits for it; ``done``: answered or expired."""
+    """A command that the broker answers.
+
+    :ivar internal: made by the client's state machine; no caller waits for it
+    :ivar done: answered or expired
+    :ivar error: why it failed; None if it succeeded
+    :ivar extension: extension of the answer
+    """
 
     command: Command
     deadline: float
@@ -86,7 +94,10 @@ class PendingCalls:
         return all(call.done for call in self._calls)
 
     def answered(self, ping: bool) -> Call | None:
-        """Remove and return the call that an answer (``ping``: a PONG) belongs to."""
+        """Remove and return the call that an answer belongs to; None if there is none.
+
+        :param ping: the answer is a PONG
+        """
         index = next((i for i, call in enumerate(self._calls) if call.is_ping is ping), None)
         if index is None:
             return None
@@ -123,7 +134,12 @@ _DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingQuery:
-    """A query that was sent; ``done``: answered or expired; ``records``: frames of the messages received for it."""
+    """A query that was sent.
+
+    :ivar done: answered or expired
+    :ivar error: why there is no answer
+    :ivar records: frames of the messages received for the query
+    """
 
     query: LogQuery
     deadline: float
@@ -200,7 +216,10 @@ class Registrations:
         self.sequences: dict[bytes, int] = {}
 
     def accepted(self, command: Command, position: int | None) -> None:
-        """The broker has answered with OK, and READ with the position after which the subscription begins."""
+        """The broker has answered ``command`` with OK.
+
+        :param position: from the answer to READ: the subscription is for messages with higher sequences
+        """
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
@@ -217,7 +236,11 @@ class Registrations:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """Commands to repeat; with sequences, a stream is read from the message after the last one delivered."""
+        """Commands that tell a broker everything that the client has asked for.
+
+        :param with_sequences: the broker takes positions: a stream is read from the message after the last one
+            delivered
+        """
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
             delivered = self.sequences.get(stream, 0)

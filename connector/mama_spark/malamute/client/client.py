@@ -42,6 +42,7 @@ class Message:
     :ivar kind: ``stream``, ``mailbox`` or ``service``
     :ivar address: the stream, the mailbox or the service
     :ivar sender: address of the client that sent it, empty for an anonymous one
+    :ivar content: frames
     :ivar tracker: of a mailbox or service message whose sender waits for a confirmation
     :ivar sequence: in a stored stream; ``time`` of storage in µs since the epoch
     :ivar headers: (name, value); names may repeat
@@ -159,7 +160,9 @@ class MalamuteClient:
     # --- connection ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float | None = None) -> Self:
-        """:raises Unavailable: no broker answers
+        """Connect.
+
+        :raises Unavailable: no broker answers
         :raises ConfigError: the broker refuses the login or key
         :raises CallFailed: the broker refuses this client
         """
@@ -233,9 +236,10 @@ class MalamuteClient:
         self._calls.send(timeout, frames, send_now, stream=True)
 
     def sync(self, timeout: float | None = None) -> tuple[AckRun, ...]:
-        """Wait until the broker has received all messages sent. Returns the outcomes of those since the last call,
-        grouped by stream, in the order of their first messages; empty with a C broker.
+        """Wait until the broker has received all messages sent.
 
+        :returns: outcomes of the messages since the last call, in order; grouped by stream, in the order of their first
+            messages. Empty with a C broker
         :raises Unavailable: the connection was lost: the outcomes are unknown
         """
         with self._connection.changed:

@@ -114,7 +114,9 @@ class ClientConnection:
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def open(self, timeout: float) -> None:
-        """:raises Unavailable: no broker answers
+        """Connect.
+
+        :raises Unavailable: no broker answers
         :raises ConfigError: the login is refused, or a key is invalid
         :raises CallFailed: the broker refuses this client
         """

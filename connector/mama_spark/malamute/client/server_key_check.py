@@ -30,7 +30,10 @@ class ServerKeyCheck:
         self._unexplained = 0
 
     def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
-        """Whether the broker has CURVE, and so another key; ``connecting``: no handshake has succeeded yet."""
+        """A handshake failed without a reason; returns whether the broker has CURVE, and so another key.
+
+        :param connecting: no handshake has succeeded yet
+        """
         self._unexplained += 1
         probe = self._configured and connecting and self._unexplained >= _PROBE_AFTER
         return probe and mechanism_of(endpoint, _PROBE_TIMEOUT) == "CURVE"

@@ -95,7 +95,10 @@ class CreditAllocator:
         return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_bytes)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
-        """Deliveries that can be lent now; ``undelivered``: lent ones that wait for the client's socket or credit."""
+        """Deliveries that can be lent now.
+
+        :param undelivered: lent deliveries that wait for the client's socket or credit
+        """
         return credit.limit(self.window) - self.lent - undelivered
 
     def leaves_credit(self, credit: DeliveryCredit) -> bool:
@@ -185,7 +188,10 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines must return unused shares: nothing is left to lend. ``waiting``: others need credit."""
+        """Streams whose engines must return unused shares, because nothing is left to lend.
+
+        :param waiting: a message from elsewhere than these streams waits for credit
+        """
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
             self.rotation_due = None
@@ -293,7 +299,7 @@ class GrantedWindow:
         self._sent_since_ping = False
 
     def grow(self, credit: int | None) -> None:
-        """None: the broker's answer grants no bytes."""
+        """:param credit: bytes, from the broker's answer; None: it grants none"""
         if credit is not None and self.left is not None:
             self.left += credit
             self._refill_below = self.left // 2

@@ -124,7 +124,10 @@ _MOST_RUNS = 65_535 // 13  #: per field; further runs go into further fields
 
 
 def write(extension: Extension) -> bytes:
-    """:raises BadFrame: a value does not fit"""
+    """Encode the block; empty for an extension without fields.
+
+    :raises BadFrame: a value does not fit
+    """
     parts = []
     try:
         for tag, (name, width) in _NUMBERS.items():
@@ -188,7 +191,7 @@ def read(trailing: bytes) -> Extension:
 
 
 def _split(block: bytes) -> list[tuple[int, bytes]] | None:
-    """None: too many."""
+    """Tags and values; None: too many."""
     fields: list[tuple[int, bytes]] = []
     at = len(_MAGIC)
     while at < len(block):

@@ -23,7 +23,11 @@ _SEND = wire.SIGNATURE + bytes([wire.StreamSend.id])
 
 
 def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[bytes]:
-    """Frames of 1 to :data:`MOST` messages; ``lengths``: of the command frames, then of the contents, as number-4."""
+    """Encode a block as frames.
+
+    :param count: number of messages, from 1 to :data:`MOST`
+    :param lengths: of the command frames, then of the contents, as number-4
+    """
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
 
 
@@ -48,7 +52,10 @@ class MessageBlock(NamedTuple):
 
 
 def unpack(count: int, content: Sequence[bytes]) -> MessageBlock:
-    """:raises BadFrame: it is no block of ``count`` messages, or one of them is no STREAM SEND"""
+    """Decode the messages of a block.
+
+    :raises BadFrame: it is no block of ``count`` messages, or one of them is no STREAM SEND
+    """
     if len(content) != 3 or not 0 < count <= MOST or len(content[0]) != 8 * count:
         raise BadFrame("a block that is none")
     lengths = struct.unpack(f">{2 * count}I", content[0])

@@ -52,7 +52,10 @@ def _options(memory: int) -> re2.Options:
 
 
 class Pattern:
-    """:raises BadPattern: the pattern is refused"""
+    """A compiled pattern.
+
+    :raises BadPattern: it is refused
+    """
 
     __slots__ = ("text", "_compiled")
 

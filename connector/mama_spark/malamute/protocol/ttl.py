@@ -69,7 +69,11 @@ def _number(value: bytes, most: int) -> int | None:
 
 @dataclass(slots=True)
 class _Running:
-    """``planned``: time of its heap entry, at most ``due``."""
+    """A running timer.
+
+    :ivar due: time of expiry
+    :ivar planned: time of its heap entry, at most ``due``
+    """
 
     sequence: int
     ttl: float
@@ -78,7 +82,10 @@ class _Running:
 
 
 class ExpiryQueue:
-    """Subjects with a running timer, in a heap by time of expiry; ``tick``: monotonic clock, seconds."""
+    """Subjects with a running timer, by time of expiry (a heap).
+
+    :param tick: monotonic clock, seconds
+    """
 
     def __init__(self, tick: Callable[[], float]) -> None:
         self.tick = tick
@@ -145,7 +152,10 @@ class ExpiryQueue:
 
 
 class TtlTracker(ExpiryQueue):
-    """TTLs of stored messages and of the batch being stored; ``most``: limit of subjects with a running timer."""
+    """TTLs of stored messages, and of the batch that is being stored.
+
+    :param most: limit of subjects with a running timer
+    """
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         super().__init__(tick)

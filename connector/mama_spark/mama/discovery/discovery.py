@@ -153,7 +153,10 @@ class SourceDiscovery:
     # --- on the loop's thread --------------------------------------------------------------------------------
 
     def _read_changes(self, bridge: DiscoveryBridge) -> None:
-        """Read image or changes, unless :data:`MAX_PENDING` messages wait; :class:`MamaError` without an answer."""
+        """Read the image or new changes into the pending messages, unless :data:`MAX_PENDING` are waiting.
+
+        :raises MamaError: the middleware does not answer
+        """
         if len(self._pending) >= MAX_PENDING:
             return
         if self._position is None:

@@ -97,8 +97,10 @@ class DiscoveryRow(NamedTuple):
 
 
 class DiscoveryRowReader:
-    """Makes rows from discovery events of one bridge and transport, by their names.
+    """Makes rows from discovery events.
 
+    :param bridge: name of the bridge, the same in all rows
+    :param transport: name of the transport, the same in all rows
     :param fields: names and FIDs of source records
     :param recorded: makes rows of what a recorder wrote, with its time (0: none); None: sources announced themselves
     """
@@ -146,7 +148,10 @@ class DiscoveryRowReader:
         )
 
     def rows(self, changes: Iterable[DiscoveryEvent], image_log: str | None = None) -> Iterator[DiscoveryRow]:
-        """One row per event, in an image one per source. ``image_log``: origin of the image; None: no image."""
+        """One row per event; in an image one row per source.
+
+        :param image_log: origin of the image's events; None = no image is read
+        """
         before: tuple[DiscoveryEvent, DiscoveryRow] | None = None
         for change in changes:
             row = self.row(change)

@@ -43,7 +43,11 @@ COUNTS = "counts"  #: how it is, now and then
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """One event, at ``at_us`` microseconds since 1970 UTC. ``publisher``: e.g. source and partition."""
+    """One event.
+
+    :ivar at_us: microseconds since 1970 UTC
+    :ivar publisher: which publisher, e.g. source and partition
+    """
 
     kind: str
     event: str
@@ -90,7 +94,9 @@ _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) i
 
 
 def encode_event(record: EventRecord) -> MamaMsg:
-    """Raises :class:`BadSourceRecord` for a bad kind or name, :class:`StatusError` for an unencodable value."""
+    """:raises BadSourceRecord: for an unknown kind, or an event without a name
+    :raises StatusError: for a value that no message can hold
+    """
     _check(record.kind, record.event)
     msg = MamaMsg()
     for attribute, (name, fid, kind) in FIELDS.items():
@@ -106,7 +112,7 @@ def encode_event(record: EventRecord) -> MamaMsg:
 
 
 def decode_event(msg: MamaMsg) -> EventRecord:
-    """Raises :class:`BadSourceRecord` for a message that is no event, or a field of another type."""
+    """:raises BadSourceRecord: for a message that is no event, or a field of another type"""
     found: dict[str, Any] = {}
     for name, fid, kind, value in msg.fields:
         ours = _ATTRIBUTES.get((name, fid))

@@ -106,8 +106,11 @@ class FieldHead(NamedTuple):
 
 
 class RunTable:
-    """The runs of earlier messages, by the head of their first field. ``fixed``: the types of fixed size; ``readers``:
-    read the values of the others. Usable from any thread."""
+    """The runs that messages had so far, by the head of their first field. Usable from any thread.
+
+    :param fixed: the types of fixed size
+    :param readers: readers of the values of the other types
+    """
 
     def __init__(self, fixed: Mapping[FieldType, FixedType], readers: Mapping[FieldType, Reader]) -> None:
         self._fixed, self._readers = fixed, readers
@@ -119,7 +122,10 @@ class RunTable:
         return len(self._runs)
 
     def learn(self, data: bytes, at: int, end: int) -> Run:
-        """Remember the run of one or more fields at ``at``; :class:`BadMessage` if its first field is invalid."""
+        """The run that begins at ``at``, of one field at least; it is remembered.
+
+        :raises BadMessage: its first field is not valid
+        """
         heads = [self._head(data, at, end)]
         behind = at + len(heads[0].head_bytes) + heads[0].size
         if behind > end:
@@ -136,7 +142,12 @@ class RunTable:
         return self._remember(_run_of(heads))
 
     def shorten(self, run: Run, fields: int, at: int) -> Run:
-        """Replace a run at ``at`` by its first ``fields``; :class:`BadMessage` if the message ends in the first."""
+        """The first fields of a run, which replace it.
+
+        :param fields: how many of them
+        :param at: where it begins in the message
+        :raises BadMessage: none: the message ends inside the first
+        """
         if not fields:
             raise BadMessage(f"the field at byte {at} ends inside its value")
         return self._remember(_run_of([self._head(head, 0, len(head)) for head in run.heads[:fields]]))

@@ -36,19 +36,23 @@ class MamaMsg:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __init__(self, fields: list[Field] | None = None) -> None:
-        """``fields`` are not checked, for decoders; other callers use :meth:`add`."""
+        """:param fields: not checked, for decoders; other callers use :meth:`add`"""
         self.fields: list[Field] = [] if fields is None else fields
 
     def add(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:
-        """Append a field; :class:`StatusError` INVALID_ARG without name and fid, for a fid beyond 16 bits or a value
-        out of range, WRONG_FIELD_TYPE for a value of another type."""
+        """Append a field.
+
+        :raises StatusError: INVALID_ARG for a field without name and fid, a fid beyond 16 bits, a value out of range;
+            WRONG_FIELD_TYPE for a value of another type
+        """
         self.fields.append(_field(field_type, name, fid, value))
 
     def update(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:
-        """Replace type and value of the first field of this name and fid (either may be empty), else append; as
-        :meth:`add`.
+        """Replace type and value of the first field of this name and fid (either may be left empty), else append.
 
         The type changes with the value, because C programs misread a narrow value under a wide type.
+
+        :raises StatusError: as :meth:`add`
         """
         made = _field(field_type, name, fid, value)
         for i, old in enumerate(self.fields):
@@ -58,7 +62,10 @@ class MamaMsg:
         self.fields.append(made)
 
     def field(self, name: str | None = None, fid: int | None = None) -> Field | None:
-        """First field of this name, fid, or both, or None; :class:`StatusError` INVALID_ARG if neither is given."""
+        """The first field of this name, this fid, or both; None if there is none.
+
+        :raises StatusError: INVALID_ARG if neither is given
+        """
         if not name and not fid:
             raise StatusError(Status.INVALID_ARG, "a field is found by its name, its fid, or both")
         for f in self.fields:

@@ -218,7 +218,10 @@ Writer = Callable[[Any, int], bytes]  #: (value, levels left) -> bytes
 
 
 def encode(msg: MamaMsg) -> bytes:
-    """Encode a message; :class:`BadMessage` for too deep nesting, or a value longer than its length field can hold."""
+    """Encode a message.
+
+    :raises BadMessage: if nested messages are too deep, or longer than a length field can hold
+    """
     return _encode(msg, MAX_DEPTH)
 
 

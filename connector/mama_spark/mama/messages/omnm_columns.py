@@ -49,8 +49,9 @@ _SHORT_TEXT = 128  #: bytes of a text that is looked for at its place
 
 @dataclass(slots=True)
 class FieldBlock:
-    """One field of many messages, at ``place`` from 0.
+    """One field of many messages.
 
+    :ivar place: of the field in these messages, from 0
     :ivar rows: the messages, ascending, shape (k,)
     :ivar values: shape (k,): an array of :data:`DTYPES`; for STRING a ``pa.StringArray``; for other types a list
     """
@@ -74,8 +75,12 @@ class FieldBlock:
 
 @dataclass(slots=True)
 class DecodedColumns:
-    """Messages as columns; ``bad``: message -> why it cannot be read; ``one_by_one``: how many messages were read so.
-    ``blocks``: fields, in any order; several of one name where messages have different layouts or repeat it."""
+    """Messages as columns.
+
+    :ivar blocks: fields, in any order; several of one name where messages have different layouts or repeat it
+    :ivar bad: message -> why it cannot be read
+    :ivar one_by_one: how many messages were read one by one
+    """
 
     blocks: list[FieldBlock] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
@@ -104,7 +109,10 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Group:
-    """Messages of equal layouts so far, with the positions of their next fields, shape (k,)."""
+    """Messages that had equal layouts so far.
+
+    :ivar at: positions of their next fields, shape (k,)
+    """
 
     rows: Int64s
     at: Int64s
@@ -113,15 +121,21 @@ class _Group:
 
 
 class ColumnDecoder:
-    """Decodes batches of messages, and remembers their layouts; ``wanted`` None: all fields. For one thread."""
+    """Decodes batches of messages, and remembers their layouts. For one thread.
+
+    :param wanted: None = all fields
+    """
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.wants = wanted or (lambda name, fid: True)
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
-        """Decode the n messages of ``data``, with bounds of shape (n,); data that does not end with :data:`PADDING`
-        zeros is copied."""
+        """
+        :param data: holds the messages; is copied, unless it ends with :data:`PADDING` bytes of zeros behind them
+        :param begins: where each message begins in ``data``, shape (n,)
+        :param ends: where it ends, shape (n,); not beyond ``data``
+        """
         return _Batch(self, data, begins, ends).decode()
 
     def layout(self, run: Run) -> _Layout:

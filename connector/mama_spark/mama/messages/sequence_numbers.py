@@ -14,7 +14,7 @@ SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType
 
 
 def uses_up(kind: int) -> bool:
-    """True: a message of this type takes the next number; False: it has the current one."""
+    """A message of this type takes the next number; others have the current one."""
     return kind not in REPEATING | SILENT
 
 

@@ -59,7 +59,9 @@ class FieldId(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SourceFields:
     """Names and FIDs of the seven fields of a source record. An attribute is named like its two properties.
-    :class:`ConfigError` for an empty name, a fid outside 1..65535, and duplicates."""
+
+    :raises ConfigError: for an empty name, a fid that is not from 1 to 65535, and duplicate names or fids
+    """
 
     source: FieldId = field(default=FieldId("SourceName", 10001))
     sourceid: FieldId = field(default=FieldId("SourceID", 10002))
@@ -89,8 +91,10 @@ class SourceFields:
 
     @classmethod
     def from_properties(cls, properties: FieldProperties) -> Self:
-        """The fourteen ``mama.sourcediscovery.*`` properties, with defaults; :class:`ConfigError` as the class, or for
-        a fid that is no number, with file and line."""
+        """The fourteen ``mama.sourcediscovery.*`` properties; missing ones keep their defaults.
+
+        :raises ConfigError: as the class; for a fid that is no number, with file and line
+        """
         given: dict[str, FieldId] = {}
         for word in WORDS:
             default: FieldId = getattr(DEFAULT_FIELDS, word)
@@ -123,8 +127,13 @@ _INTEGERS = frozenset(t for t in FieldType if t.name in ("I8", "U8", "I16", "U16
 
 @dataclass(frozen=True, slots=True)
 class SourceRecord:
-    """One source. Missing fields are None; values outside the enumerations (``state``, ``data_state``) are kept. ``id``
-    is unsigned, 64 bits; ``capabilities`` are all other fields, as text by name."""
+    """One source. Missing fields are None; values outside the enumerations are kept.
+
+    :ivar id: unsigned, 64 bits
+    :ivar state: :data:`ONLINE` or :data:`OFFLINE`
+    :ivar data_state: :data:`OK` or :data:`SUSPECT`
+    :ivar capabilities: all other fields, as text by name
+    """
 
     name: str
     id: int | None = None
@@ -148,8 +157,10 @@ class DecodedSource(NamedTuple):
 
 def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -> MamaMsg:
     """The record as a message: name STRING, id U64, one STRING for each capability (SD-05..SD-07).
-    :class:`BadSourceRecord` without a name, and for a capability named like one of ``fields``; :class:`StatusError` for
-    an id that is no U64, or text that no message can hold."""
+
+    :raises BadSourceRecord: without a name, and for a capability with the name of one of ``fields``
+    :raises StatusError: for an id that is no U64, or text that no message can hold
+    """
     if not record.name:
         raise BadSourceRecord("a source record needs a name")
     msg = MamaMsg()
@@ -166,11 +177,12 @@ def encode_source(record: SourceRecord, fields: SourceFields = DEFAULT_FIELDS) -
 
 
 def decode_source(msg: MamaMsg, fields: SourceFields = DEFAULT_FIELDS) -> DecodedSource:
-    """The record of a message; :class:`BadSourceRecord` without a usable name, or for a wrong type of one of
-    ``fields``.
+    """The record of a message.
 
     A field without a fid matches by name, one without a name by fid; a field with both must match by both. Other fields
     become capabilities, under ``name[fid]`` if their name is one of ``fields``.
+
+    :raises BadSourceRecord: if there is no usable name, or one of ``fields`` has another type
     """
     found: dict[str, Any] = {}
     capabilities: dict[str, str] = {}

@@ -58,7 +58,11 @@ class Status(IntEnum):
 
 
 class StatusError(MamaError):
-    """A call of the OpenMAMA API failed (PE-31) with ``status``, never :attr:`Status.OK`; ``info`` is for logs."""
+    """A call of the OpenMAMA API failed with this status (PE-31); never :attr:`Status.OK`.
+
+    :ivar status: the status that OpenMAMA would return
+    :ivar info: text for logs
+    """
 
     def __init__(self, status: Status, info: str = "") -> None:
         super().__init__(status, info)

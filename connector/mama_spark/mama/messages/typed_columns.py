@@ -59,7 +59,10 @@ def arrow_type_of(kind: FieldType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class TypedField:
-    """A column for the fields of one name, and of number ``fid`` whatever their name; 0: by name alone."""
+    """A column for the fields of one name.
+
+    :ivar fid: fields of this number without a name, or with another one, are meant as well; 0 = by name alone
+    """
 
     name: str
     type: pa.DataType
@@ -74,7 +77,7 @@ class UnfitColumn(ConfigError):
 
 
 def check_type(name: str, kind: pa.DataType) -> None:
-    """Raises :class:`UnfitColumn` if no field of a message can be in a column of this type."""
+    """:raises UnfitColumn: no field of a message can be in a column of this type"""
     element = kind.value_type if pt.is_list(kind) else kind
     known = (
         pt.is_boolean(element) or pt.is_integer(element) or pt.is_floating(element) or pt.is_string(element)
@@ -93,8 +96,10 @@ _BYTES = frozenset((FieldType.OPAQUE, FieldType.COLLECTION))
 
 
 def typed_columns(found: DecodedColumns, fields: Sequence[TypedField], n: int) -> tuple[list[pa.Array], dict[int, str]]:
-    """The columns, one a field, and for messages with a value that does not fit the reason. The ``n`` messages have
-    null without the field, and the first of several."""
+    """The columns, one a field, and for messages with a value that does not fit the reason.
+
+    :param n: number of messages; those without the field have null. Where it stands twice, the first one counts
+    """
     reasons: dict[int, str] = {}
     return [_column(field, found.blocks, n, reasons) for field in fields], reasons
 

@@ -28,6 +28,7 @@ class MamaTime:
     """A time as encoded in a message.
 
     :ivar seconds: since 1970 UTC, 64 bits signed (the C library reads 32 bits unsigned: it misreads times before 1970)
+    :ivar nanos: nanoseconds within the second
     :ivar hints: :data:`HAS_DATE` and so on
     :ivar precision: significant digits: :data:`MICROSECONDS` and so on
     :ivar timezone: at most 14 bytes of Latin-1; OpenMAMA always writes it empty
@@ -59,8 +60,11 @@ class MamaTime:
 
 @dataclass(frozen=True, slots=True)
 class MamaPrice:
-    """A price as encoded in a message: ``hints`` are :data:`PRICE_VALID` and, in the low bits, the precision;
-    ``currency`` has at most 3 bytes of Latin-1."""
+    """A price as encoded in a message.
+
+    :ivar hints: :data:`PRICE_VALID`, and the precision in the low bits
+    :ivar currency: at most 3 bytes of Latin-1
+    """
 
     value: float
     hints: int = PRICE_VALID

@@ -109,9 +109,11 @@ class BridgePublisher:
         root: str | None,
         parent: object | None,
     ) -> BridgePublisher:
-        """``bridgeMamaPublisher_createByIndex``; a transport has one connection, so the index is 0 (else INVALID_ARG).
-        :class:`StatusError` NULL_ARG without a transport or a parent, BAD_SYMBOL for a topic that cannot be published
-        to."""
+        """``bridgeMamaPublisher_createByIndex``. A transport has one connection: the index is 0.
+
+        :raises StatusError: NULL_ARG without a transport or a parent; BAD_SYMBOL for a topic that cannot be published
+            to; INVALID_ARG for another index
+        """
         if transport is None or parent is None:
             raise StatusError(Status.NULL_ARG, "a publisher needs a transport and a parent")
         if index != 0:
@@ -144,14 +146,17 @@ class BridgePublisher:
             # other errors (no stream yet, no answer) may be gone at the first send, which reports them
 
     def set_user_callbacks(self, queue: Queue | None, callbacks: PublisherCallbacks | None, closure: Any) -> None:
-        """``bridgeMamaPublisher_setUserCallbacks`` (PE-44), right after create (PE-45); None: no calls (PE-46)."""
+        """``bridgeMamaPublisher_setUserCallbacks`` (PE-44), right after create (PE-45).
+
+        :param callbacks: None, or any of them None = do not call (PE-46)
+        """
         self._callbacks, self._closure = callbacks, closure
         self._delivery = CallbackDelivery(queue, self._loop.post)
 
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, payload: bytes | None) -> None:
-        """Raises :class:`StatusError`: NULL_ARG without a payload, or an immediate error of the bridge."""
+        """:raises StatusError: NULL_ARG without a payload; an immediate error of the bridge"""
         if payload is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
         batch = self._batch(payload)
@@ -177,8 +182,11 @@ class BridgePublisher:
 
     def send_from_inbox(self, inbox: Inbox | None, payload: bytes | None) -> None:
         """Send a request; replies and errors go only to the inbox's callbacks (PE-27). A request to the source
-        discovery topic asks for the image (SD-50). :class:`StatusError` NULL_ARG without inbox or payload,
-        NOT_IMPLEMENTED if the bridge has no inboxes, or no source discovery."""
+        discovery topic asks for the image (SD-50).
+
+        :raises StatusError: NULL_ARG without inbox or payload; NOT_IMPLEMENTED if the bridge has no inboxes, or no
+            source discovery
+        """
         if inbox is None or payload is None:
             raise StatusError(Status.NULL_ARG, "a request needs an inbox and a message")
         self._raise_dead()
@@ -194,7 +202,10 @@ class BridgePublisher:
         self.send_from_inbox(inbox, payload)
 
     def send_reply_to_inbox(self, request: Request | None, payload: bytes | None) -> None:
-        """Answer a request; :class:`StatusError` NULL_ARG without request or payload, INVALID_ARG without an inbox."""
+        """Answer a request.
+
+        :raises StatusError: NULL_ARG without request or payload; INVALID_ARG if it did not come from an inbox
+        """
         if request is None or payload is None:
             raise StatusError(Status.NULL_ARG, "a reply needs a request and a message")
         if request.reply_to is None:
@@ -250,10 +261,14 @@ class BridgePublisher:
     # --- destroying ------------------------------------------------------------------------------------------
 
     def destroy(self, timeout: float) -> bool:
-        """Stop sending and make the callbacks of earlier sends; none is made after this. Waits for all answers, at most
-        ``timeout`` seconds, and not at all on the loop's thread or in a callback of this publisher. True if the bridge
-        released the publisher (its onDestroy); else :meth:`when_done` reports that later. :class:`StatusError` NULL_ARG
-        if it was destroyed before."""
+        """Stop sending and make the callbacks of earlier sends; none is made after this.
+
+        Waits until all sends are answered, at most ``timeout`` seconds, and not at all on the loop's thread or from
+        within a callback of this publisher. True if the bridge has released the publisher (its onDestroy); otherwise
+        :meth:`when_done` reports that later.
+
+        :raises StatusError: NULL_ARG if it was destroyed before
+        """
         self._raise_dead()
         deadline = time.monotonic() + timeout
         self._dead = True

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class DQPublisher:
-    """A :class:`Publisher` that stamps messages: MdMsgStatus, MdSeqNum, MamaSenderId and, optionally, MamaSendTime."""
+    """A :class:`Publisher` that sets MdMsgStatus, MdSeqNum, MamaSenderId and optionally MamaSendTime in each message.
+
+    :ivar publisher: the publisher that sends
+    """
 
     def __init__(self) -> None:
         self.publisher: Publisher
@@ -72,7 +75,10 @@ class DQPublisher:
         return self._number
 
     def set_seq_num(self, number: int) -> None:
-        """The next counted message gets ``number + 1``; 0: no number, no status. INVALID_ARG if it is no U32."""
+        """The next counted message gets ``number + 1``; with 0, messages are stamped with neither number nor status.
+
+        :raises StatusError: INVALID_ARG if it is no U32
+        """
         if not 0 <= number <= HIGHEST:
             raise StatusError(Status.INVALID_ARG, f"a sequence number is from 0 to {HIGHEST}, got {number}")
         self._number = number
@@ -83,7 +89,7 @@ class DQPublisher:
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
-        """Raises :class:`StatusError` INVALID_ARG if it is no U64."""
+        """:raises StatusError: INVALID_ARG if it is no U64"""
         if not 0 <= sender < 1 << 64:
             raise StatusError(Status.INVALID_ARG, f"a sender id is from 0 to 2^64 - 1, got {sender}")
         self._sender = sender

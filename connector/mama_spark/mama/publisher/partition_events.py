@@ -33,10 +33,11 @@ _PART_OF_HEADER = {header: part for part, header in PART_HEADERS.items()}
 class PartitionEvents:
     """The lifecycle of one publisher. Order of calls: :meth:`create`, :meth:`live`, any number of :meth:`messages` and
     :meth:`trouble`, :meth:`destroy`, :meth:`destroyed`; each returns the events that it causes. Times are microseconds
-    since the epoch. ``publisher`` is its identity in all events.
+    since the epoch.
 
-    :param which: ``topic``: events of topics and publisher; ``publisher``: its own, failed messages included; ``off``:
-        none
+    :param which: ``topic``: events of topics and of the publisher; ``publisher``: events of the publisher only, failed
+        messages included; ``off``: none
+    :param publisher: identity of the publisher in all events
     """
 
     def __init__(self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS) -> None:
@@ -100,7 +101,10 @@ class PartitionEvents:
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
     def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
-        """State of the publisher, for any thread; ``info``: text about what it waits for, may be empty."""
+        """How the publisher is. May be called in any thread.
+
+        :param info: text about what it waits for; empty = nothing
+        """
         return EventRecord(
             PUBLISHER, COUNTS, at, publisher=self._publisher, state=self.state.name, info=info or None,
             taken=taken, acked=acked, failed=failed, in_flight=in_flight,

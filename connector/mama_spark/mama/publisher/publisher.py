@@ -43,8 +43,10 @@ class Publisher:
     def create(
         cls, transport: Transport | None, symbol: str | None = None, source: str | None = None, root: str | None = None
     ) -> Self:
-        """A publisher without callbacks, as before the specification (PE-19, PE-20); as
-        :meth:`create_with_callbacks`."""
+        """A publisher without callbacks, as before the specification (PE-19, PE-20).
+
+        :raises StatusError: as :meth:`create_with_callbacks`
+        """
         return cls.create_with_callbacks(transport, None, symbol, source, root, None)
 
     @classmethod
@@ -60,10 +62,11 @@ class Publisher:
     ) -> Self:
         """``mamaPublisher_createWithCallbacks`` (PE-10). ``on_create`` has returned when this returns.
 
-        :param queue: for ``on_error`` and ``on_success``; None: they run on the transport's thread
+        :param queue: for ``on_error`` and ``on_success``; None = they run on the transport's thread
         :param callbacks: copied: later changes have no effect
-        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a bad topic; QUEUE_END for a destroyed
-            queue. No callback is called then
+        :param closure: passed to every callback
+        :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that cannot be published to;
+            QUEUE_END for a destroyed queue. No callback is called then
         """
         if transport is None:
             raise StatusError(Status.INVALID_ARG, "a publisher needs a transport")
@@ -128,21 +131,30 @@ class Publisher:
         self._bridge.send(_payload(msg))
 
     def send_from_inbox(self, inbox: Inbox | None, msg: MamaMsg | bytes | None) -> None:
-        """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27). On the
-        source discovery topic the replies are the image, one message per source (SD-15, SD-50). Raises as :meth:`send`,
-        and NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery."""
+        """Send a request; replies and errors go to the inbox, never to callbacks of the publisher (PE-27).
+
+        On the source discovery topic the replies are the image, one message per source (SD-15, SD-50).
+
+        :raises StatusError: as :meth:`send`; NOT_IMPLEMENTED if the bridge has no inboxes or no source discovery
+        """
         self._raise_dead()
         self._bridge.send_from_inbox(inbox, _payload(msg))
 
     def send_reply_to_inbox(self, request: Request | None, reply: MamaMsg | bytes | None) -> None:
-        """Answer a request (PE-28); raises as :meth:`send`, and INVALID_ARG without a request from an inbox."""
+        """Answer a request (PE-28).
+
+        :raises StatusError: as :meth:`send`; INVALID_ARG if there is no request, or it did not come from an inbox
+        """
         self._raise_dead()
         if request is None:
             raise StatusError(Status.INVALID_ARG, "there is no request to answer")
         self._bridge.send_reply_to_inbox(request, _payload(reply))
 
     def send_reply_to_inbox_handle(self, handle: str | None, reply: MamaMsg | bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to a ``reply_to`` (PE-28); raises as :meth:`send`, and NULL_ARG without one."""
+        """:meth:`send_reply_to_inbox` to the ``reply_to`` of a request (PE-28).
+
+        :raises StatusError: as :meth:`send`; NULL_ARG without a handle
+        """
         self._raise_dead()
         self._bridge.send_reply_to_inbox_handle(handle, _payload(reply))
 
@@ -187,8 +199,10 @@ class Publisher:
             self._destroyed.wait(timeout)
 
     def destroy_ex(self) -> None:
-        """``mamaPublisher_destroyEx``: queue :meth:`destroy` (:class:`StatusError` QUEUE_FULL), or without a queue call
-        it."""
+        """``mamaPublisher_destroyEx``: queue :meth:`destroy` and return at once; without a queue, call it here.
+
+        :raises StatusError: QUEUE_FULL
+        """
         if self._queue is None:
             self.destroy()
         elif self._state is PublisherState.LIVE:

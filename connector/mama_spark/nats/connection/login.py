@@ -16,7 +16,10 @@ _PART = re.compile(r"-{3,}BEGIN ([A-Z ]+?)-{3,}\s+([\w.=-]+)\s+-{3,}END")
 
 
 def require_file(option: str, path: str) -> str:
-    """:raises ConfigError: there is no such file, or it is the content of one"""
+    """The path.
+
+    :raises ConfigError: there is no such file, or it is the content of one
+    """
     if is_content(path):
         raise ConfigError(f"{option} must be the path of a file, and is the content of one")
     if not os.path.isfile(path):

@@ -42,7 +42,10 @@ class NameLookup:
                 self._found = e if isinstance(e, OSError) else OSError(str(e))
 
     def result(self) -> Addresses | None:
-        """None: there is none yet. Raises :class:`OSError`: the name cannot be resolved."""
+        """None: there is none yet.
+
+        :raises OSError: the name cannot be resolved
+        """
         if isinstance(self._found, OSError):
             raise self._found
         return self._found
@@ -171,7 +174,10 @@ class NonBlockingSocket:
         self.queued += size
 
     def flush(self) -> None:
-        """:raises OSError: the connection broke, or none came about"""
+        """Write what the system takes now.
+
+        :raises OSError: the connection broke, or none came about
+        """
         if not self.connected:
             self._finish_dialling()
         if not self.connected:
@@ -215,7 +221,10 @@ class NonBlockingSocket:
         return True
 
     def read(self) -> bytes:
-        """What has come, perhaps nothing. Raises :class:`OSError`: the connection has ended, or TLS failed."""
+        """The received bytes; empty if there are none.
+
+        :raises OSError: the connection has ended, or TLS failed
+        """
         if not self.connected:
             return b""
         try:
@@ -259,8 +268,10 @@ class NonBlockingSocket:
         return self.queued - self.written + _on_their_way(self._socket)
 
     def close(self, reset: bool = False) -> None:
-        """Drop bytes that are not written; never raises. ``reset``: prevent the arrival of bytes that the system has
-        taken, too."""
+        """Drop bytes that are not written; never raises.
+
+        :param reset: prevent the arrival of bytes that the system has taken, too
+        """
         self.discard_unsent(reset)
         self.forget()
 

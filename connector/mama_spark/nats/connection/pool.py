@@ -16,7 +16,10 @@ class NatsPool(ConnectionPool[SocketConnection]):
         super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
-        """An idle connection or a new one. Raises :class:`ConfigError` or :class:`Unavailable` if none can be made."""
+        """A connection for these settings: an idle one, or a new one.
+
+        :raises ConfigError, Unavailable: none is idle, and none can be made
+        """
         connection = self.take(settings.connection_key)
         if connection is None:
             connection = SocketConnection(settings)

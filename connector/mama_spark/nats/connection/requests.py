@@ -77,8 +77,10 @@ class Denials:
 
 
 class Attempts(contextlib.ExitStack):
-    """Requests that are sent again until they are answered, whichever time an answer was asked for. ``answers``: by
-    subject, payload, and number among equal ones; None: the permissions forbid it."""
+    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
+
+    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +124,9 @@ class Requests:
         self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
     ) -> list[Frame | MamaError | None]:
         """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
-        ``attempts``: those so far; this one is added."""
+
+        :param attempts: the attempts so far; this one is added
+        """
         lost, found = self._connection.loss(), list[Frame | MamaError | None]()
         with contextlib.ExitStack() as stack:
             mine = stack.enter_context(Attempts()) if attempts is None else attempts
@@ -146,8 +150,10 @@ class Requests:
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers (see
-        :class:`ExpectedAnswers`). Raises :class:`Unavailable`: not connected."""
+        """Send a request and return its number; ``answered`` is called with the answers: see :class:`ExpectedAnswers`.
+
+        :raises Unavailable: not connected
+        """
         number, reply = self._answers.expect(answered)
         try:
             self._connection.publish(subject, payload, reply, headers)

@@ -149,7 +149,9 @@ class SocketConnection:
     # --- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """:raises ConfigError: credentials, TLS, or the inbox is denied
+        """Connect and subscribe to the inbox.
+
+        :raises ConfigError: credentials, TLS, or the inbox is denied
         :raises Unavailable: no server answers
         """
         timeout = self._settings.connect_timeout
@@ -220,7 +222,10 @@ class SocketConnection:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        """Its subject must have been checked. Raises :class:`Unavailable`: not connected."""
+        """Send one message, whose subject must have been checked.
+
+        :raises Unavailable: not connected
+        """
         with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
@@ -246,8 +251,10 @@ class SocketConnection:
     def subscribe_soon(
         self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None
     ) -> int:
-        """Subscribe, without waiting for the server; returns the id of the subscription. ``bulk``: given this id, what
-        takes messages before they become frames."""
+        """Subscribe, without waiting for the server; returns the id of the subscription.
+
+        :param bulk: given this id, what takes messages before they become frames
+        """
         with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
             self.driver.send(data)

@@ -114,7 +114,7 @@ class SocketDriver:
             self._drop_socket()
 
     def discard_unsent(self, on: bool) -> None:
-        """Also of connections that come: see :meth:`.NonBlockingSocket.discard_unsent`."""
+        """See :meth:`.NonBlockingSocket.discard_unsent`; also of connections that come."""
         with self.turn:
             self._discards = on
             if self._socket is not None:

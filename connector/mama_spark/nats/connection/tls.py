@@ -72,7 +72,11 @@ _READ = 256 * 1024
 
 
 class TlsChannel:
-    """One connection to a server whose certificate must have this ``name``; ``secured``: the handshake is done."""
+    """One connection.
+
+    :param name: that the certificate of the server must have
+    :ivar secured: the handshake is done
+    """
 
     def __init__(self, context: ssl.SSLContext, name: str) -> None:
         self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()

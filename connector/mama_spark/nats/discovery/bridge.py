@@ -50,8 +50,10 @@ class NatsDiscovery:
         )
 
     def open(self) -> None:
-        """:raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable
-        settings"""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
+
+        :raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable settings
+        """
         connection = POOL.checkout(self.settings)
         try:
             check_version(connection.info.version)

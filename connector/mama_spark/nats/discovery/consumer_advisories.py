@@ -54,7 +54,7 @@ class AdvisoryReader:
 
 
 def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
-    """None for other records and for consumers that are no readers."""
+    """The creation or deletion that a record reports; None for other records and for consumers that are no readers."""
     for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
@@ -110,8 +110,11 @@ def find_reader(
 def events_of(
     record: StoredMessage, one: ConsumerEvent, found: AdvisoryReader | None, origin: str, all_topics: Sequence[str]
 ) -> list[DiscoveryEvent]:
-    """One event per topic. ``found``: filters of the consumer, None: not known any more; ``all_topics``: subjects of
-    the stream, for a consumer that filters nothing."""
+    """One event per topic.
+
+    :param found: filters of the consumer; None if they are not known any more
+    :param all_topics: subjects of the stream, for a consumer that filters nothing
+    """
     kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}
     topics: Sequence[str | None] = [None]

@@ -27,8 +27,10 @@ from .layout import (
 
 
 def event_of(layout: DiscoveryLayout, record: StoredMessage, skip: int = 0) -> DiscoveryEvent | None:
-    """The event of a record of the stream of events; None for renewals, marks and images. ``skip``: records of the
-    stream of sources up to this sequence are in an image that was read before."""
+    """The event of a record of the stream of events; None for renewals, marks and images.
+
+    :param skip: records of the stream of sources up to this sequence are in an image that was read before
+    """
     if record.subject == layout.mark_subject or record.subject.startswith(f"{layout.events}.image."):
         return None
     if record.subject.startswith(f"{layout.topic}.event."):
@@ -74,8 +76,10 @@ def _has_expired(record: StoredMessage) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourcesSnapshot:
-    """The sources up to one sequence of their stream; ``unconfirmed`` ones have no renewal: expired long ago, or
-    renewed while the stream was read."""
+    """The sources up to one sequence of their stream.
+
+    :ivar unconfirmed: sources without a renewal: expired long ago, or renewed while the stream was read
+    """
 
     changes: list[DiscoveryEvent]
     unconfirmed: list[SourceKey]

@@ -71,9 +71,12 @@ def from_token(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryLayout:
-    """Names of the subjects and streams below one discovery topic. ``advisories``: None = consumers of others are not
-    reported; ``kept``: seconds that records stay in streams made by us, and that a source is remembered which is not
-    renewed."""
+    """Names of the subjects and streams below one discovery topic.
+
+    :param topic: the source discovery topic
+    :param advisories: None = consumers of others are not reported
+    :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
+    """
 
     topic: str = TransportOptions.discovery_topic
     sources: str = TransportOptions.sources_stream
@@ -82,7 +85,7 @@ class DiscoveryLayout:
     kept: float = CHANGES_KEPT
 
     def source_subject(self, source: SourceKey, part: str) -> str:
-        """``part``: ``rec``, ``warn`` or ``live``."""
+        """Subject of ``rec``, ``warn`` or ``live`` of a source."""
         number = "-" if source.id is None else str(source.id)
         return f"{self.topic}.source.{as_token(source.name)}.{number}.{part}"
 
@@ -98,7 +101,10 @@ class DiscoveryLayout:
         return self._key(tokens[0], tokens[1]), tokens[2]
 
     def source_of_event(self, subject: str) -> SourceKey:
-        """:raises BadSubject: it is none of :meth:`event_subject`"""
+        """The source of an event, from its subject.
+
+        :raises BadSubject: it is none of :meth:`event_subject`
+        """
         tokens = subject.removeprefix(f"{self.topic}.event.").split(".")
         if not subject.startswith(f"{self.topic}.event.") or len(tokens) != 2:
             raise BadSubject(f"subject {subject[:200]!r}")

@@ -47,9 +47,11 @@ def seconds(value: float) -> str:
 
 
 class NatsLeases:
-    """The three subjects of each source in the stream of sources. ``clock_offset``: seconds to add to
-    :func:`time.monotonic`, which cannot be set, to get the server's time; ``last_sequences``: known sequence of the
-    last message of a subject, for each source by part."""
+    """The three subjects of each source in the stream of sources.
+
+    :param clock_offset: seconds to add to :func:`time.monotonic`, which cannot be set, to get the server's time
+    :ivar last_sequences: known sequence of the last message of a subject, for each source by part
+    """
 
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.settings, self.layout, self.clock_offset = settings, layout, clock_offset
@@ -96,8 +98,12 @@ class NatsLeases:
         self._establish(one)
 
     def _establish(self, one: Announced, keep_foreign: bool = False) -> None:
-        """Renew the lease, then write the record if needed: a record without a renewal never expires, and the process
-        may end at any point. ``keep_foreign``: keep a record of another process; raises :class:`LeaseWithdrawn`."""
+        """Renew the lease, then write the record if needed. This order is needed because a record without a
+        renewal never expires, and the process may end at any point.
+
+        :param keep_foreign: keep a record that another process has written
+        :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
+        """
         marker = max(self._claim_renewal(one, part) for part in (WARN, LIVE))
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):  # another process was first
@@ -122,8 +128,10 @@ class NatsLeases:
     def _write_record_if_needed(
         self, one: Announced, current: StoredMessage | None, marker: int, keep_foreign: bool
     ) -> None:
-        """Write the record if it is missing, different, or older than the marker. Raises :class:`ExpectationFailed` if
-        the subject has changed meanwhile."""
+        """Write the record if it is missing, different, or older than the marker.
+
+        :raises ExpectationFailed: the subject has changed meanwhile
+        """
         same = _matches(current, one)
         if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
@@ -174,7 +182,7 @@ class NatsLeases:
             return True
 
     def _renew(self, one: Announced, part: str) -> bool:
-        """False: the lease has expired, or the source was withdrawn."""
+        """Renew once; False: the lease has expired, or the source was withdrawn."""
         for _ in range(_TRIES):
             with contextlib.suppress(ExpectationFailed):
                 self._store_renewal(one, part, timeout=renew_every(one.ttl))

@@ -61,8 +61,11 @@ class StreamCreationTimes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryOffset:
-    """An offset of a reader that has begun. While the record exists whose sequence and time are ``mark``, nothing after
-    it was lost; ``image_read``: events of the image before this offset."""
+    """An offset of a reader that has begun.
+
+    :ivar mark: sequence and time of a record; while it exists, nothing after it was lost
+    :ivar image_read: events of the image before this offset
+    """
 
     events: int
     mark: tuple[int, str]
@@ -99,7 +102,10 @@ class DiscoveryOffset:
 
 
 def parse_offset(position: Position) -> DiscoveryOffset | None:
-    """None for :data:`IMAGE`. Raises :class:`ConfigError`: it is no offset of NATS discovery."""
+    """An offset from its JSON form; None for :data:`IMAGE`.
+
+    :raises ConfigError: it is no offset of NATS discovery
+    """
     if position == IMAGE:
         return None
     try:
@@ -134,8 +140,11 @@ class StreamRecreated:
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """Records ``after < sequence <= up_to`` of a stream. ``mark``: see :class:`DiscoveryOffset`; None = do not check
-    for losses (the stream is new); ``skip``: see :func:`~.events.event_of`."""
+    """Records ``after < sequence <= up_to`` of a stream.
+
+    :ivar mark: see :class:`DiscoveryOffset`; None = do not check for losses (the stream is new)
+    :ivar skip: see :func:`~.events.event_of`
+    """
 
     stream: str
     after: int

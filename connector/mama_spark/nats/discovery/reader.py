@@ -46,7 +46,7 @@ class DiscoveryReader:
     # --- initial offsets ----------------------------------------------------------------------------------------
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """Not for ``image``."""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`; not for ``image``."""
         named = {where: 0} if isinstance(where, str) else dict(where)
         unknown = set(named) - {"earliest", "latest", self.layout.events, self.layout.advisories}
         if unknown:

@@ -56,8 +56,9 @@ def check_version(version: object) -> None:
 
 
 def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
-    """The existing streams, whose settings are checked with ``check``; creates none.
+    """Find the existing streams; creates none.
 
+    :param check: check their settings, too
     :raises ConfigError: the settings of a stream are unusable; the text names both
     """
     names = [config["name"] for config in layout.streams()]
@@ -80,7 +81,9 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
-    """:raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
+    """Find the streams, create missing ones, and check their settings.
+
+    :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
     :raises Unavailable: no answer
     """
     found: dict[str, StreamInfo | None] = {}
@@ -164,7 +167,7 @@ class StreamWatch:
 
     @property
     def advisories(self) -> str | None:
-        """None: not requested, or missing."""
+        """The stream of advisories, if it is requested and exists."""
         return None if self.streams.generations.advisories in ("", ABSENT) else self.layout.advisories
 
     def last_advisory(self) -> int:

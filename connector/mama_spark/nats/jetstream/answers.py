@@ -131,7 +131,7 @@ class StreamInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
-        """From an answer of the JetStream API, or an element of a list."""
+        """Make it from an answer of the JetStream API, or an element of a list."""
         state, cluster = answer.get("state") or {}, answer.get("cluster") or {}
         leader, others = cluster.get("leader"), [one.get("name") for one in cluster.get("replicas") or ()]
         return cls(
@@ -229,7 +229,7 @@ class ConsumerInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> ConsumerInfo:
-        """From an answer of the JetStream API, or an element of a list."""
+        """Make it from an answer of the JetStream API, or an element of a list."""
         delivered = answer.get("delivered") or {}
         return cls(
             str(answer["name"]),

@@ -214,9 +214,9 @@ class JetStream:
             return self.retry(f"the publish to {subject!r}", attempt, timeout)
 
     def decided_last(self, topic: str, ask: Callable[[], StreamInfo], timeout: float | None) -> int:
-        """As of :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A leader without a majority proposes what
-        comes for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority
-        again (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`. A leader without a majority proposes what comes
+        for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority again
+        (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
 
         :param topic: that the stream takes
         :param ask: for the stream
@@ -254,7 +254,10 @@ class JetStream:
     # --- direct gets ----------------------------------------------------------------------------------------------
 
     def serves_direct_gets(self, stream: str) -> bool:
-        """By one request, which makes no advisory. Raises :class:`Unavailable`: no answer."""
+        """Whether direct gets from the stream are answered. One request, which makes no advisory.
+
+        :raises Unavailable: no answer
+        """
         try:
             self.connection().requests.request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:
@@ -302,8 +305,11 @@ class JetStream:
         self, stream: str, body: dict[str, Any], tries: list[_Try], attempts: Attempts, begins: float
     ) -> list[Frame]:
         """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
-        break off. ``tries``: one for each attempt, which may go on; ``begins``: seconds in which the first frame comes;
-        the replica that has the request may stand still."""
+        break off.
+
+        :param tries: one for each attempt, which may go on
+        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
+        """
         subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
         frames, lost = list[Frame](), connection.loss()
@@ -334,7 +340,7 @@ class JetStream:
         return f"{self.prefix}DIRECT.GET.{stream}"
 
     def first_and_last(self, stream: str) -> tuple[int, int]:
-        """(0, 0) when there is none."""
+        """Sequences of the first and the last message; (0, 0) when there is none."""
         first = self.get(stream, seq=1, next_by_subj=">")
         last = self.get(stream, last_by_subj=">")
         return (0, 0) if first is None or last is None else (first.sequence, max(first.sequence, last.sequence))
@@ -342,10 +348,14 @@ class JetStream:
     def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
     ) -> Iterator[list[StoredMessage]]:
-        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, perhaps beyond
-        in the last page. With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that
-        there is none: a replica may not have it yet. ``beyond``: then read on to the end: records that were rewritten
-        meanwhile have moved there."""
+        """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
+        the last page.
+
+        With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that there is none: a
+        replica may not have it yet.
+
+        :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
+        """
         now = time.monotonic
         until, delays = now() + self.timeout, BACKOFF.delays()
         while True:

@@ -36,8 +36,11 @@ _LATE = 0.5  #: seconds by which an answer may come later than the first one: el
 
 @dataclass(frozen=True, slots=True)
 class SentTo:
-    """A server that messages were sent to: ``id`` of its process; ``own``: its address is surely its own, so that
-    nobody else can refuse connections there."""
+    """A server that messages were sent to.
+
+    :ivar id: of its process
+    :ivar own: its address is surely its own: nobody else can refuse connections there
+    """
 
     name: str
     id: str
@@ -68,9 +71,11 @@ class SentTo:
 
 
 def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
-    """Why what was sent to a server before now may still be stored, for people, by topic; topics without such messages
-    are left out. Waits ``SETTLE`` seconds, and for answers. ``topics``: one of each
-    stream that was published to."""
+    """Why what was sent to a server before now may still be stored, for people, by topic; those are not in it of which
+    it may not. Waits ``SETTLE`` seconds, and for answers.
+
+    :param topics: one of each stream that was published to
+    """
     why = _why_unfenced(settings, server, topics)
     return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}
 

@@ -35,8 +35,10 @@ def prepare_members(api: JetStream, cache: StreamCache, streams: StreamSet, sett
 
 
 def _look_up(api: JetStream, streams: StreamSet, grow: bool) -> tuple[list[StreamInfo | None], set[str]]:
-    """The members that are there, and other sets that they belong to, which may become this one; otherwise, or where a
-    stream is no member, raises :class:`ConfigError`."""
+    """The members that are there, and other sets that they belong to, which may become this one.
+
+    :raises ConfigError: they may not, or a stream is no member
+    """
     names = streams.streams.names
     found = api.request_all([(f"STREAM.INFO.{name}", None) for name in names])
     answers = [_info(api, name, answer) for name, answer in zip(names, found, strict=True)]

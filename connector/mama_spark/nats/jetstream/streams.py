@@ -119,7 +119,10 @@ def check_jetstream(api: JetStream, cache: StreamCache) -> None:
 
 
 def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
-    """Look up the stream and cache it; None: missing, or hidden by permissions. Raises :class:`Unavailable`."""
+    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
+
+    :raises Unavailable: no answer
+    """
     return stream_infos(api, cache, [name])[0]
 
 
@@ -139,7 +142,10 @@ def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> li
 
 
 def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
-    """The stream of an answer to ``STREAM.INFO``, None: there is none; raises other errors."""
+    """The stream of an answer to ``STREAM.INFO``; None: there is none.
+
+    :raises ApiForbidden, Unavailable: it is not known
+    """
     if isinstance(answer, ApiError):
         if answer.code != NO_STREAM:
             raise Unavailable(f"stream {name!r}: {answer.description}") from answer
@@ -157,8 +163,9 @@ def stream_names(api: JetStream, subject: str | None = None) -> list[str]:
 
 def create(api: JetStream, name: str, subjects: list[str], settings: NatsSettings, **more: Any) -> StreamInfo:
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
-    deleted stream of this name. ``more``: of its configuration, in the words of the API.
+    deleted stream of this name.
 
+    :param more: of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
     return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]

@@ -55,8 +55,10 @@ class AckColumns:
 
 
 class BulkReader:
-    """Parses the acknowledgements of one inbox, a whole read at a time. ``inbox``: subject prefix of the replies, with
-    its trailing dot; :data:`TOKEN_WIDTH` digits follow it."""
+    """Parses the acknowledgements of one inbox, a whole read at a time.
+
+    :param inbox: subject prefix of the replies, with its trailing dot; :data:`TOKEN_WIDTH` digits follow it
+    """
 
     def __init__(self, inbox: bytes) -> None:
         self._start = b"MSG " + inbox
@@ -231,7 +233,10 @@ def classify_parts(status: int, status_text: str, payload: bytes, subject: str =
 
 
 def read_reply(payload: bytes) -> Reply:
-    """:raises AckError: the reply is no JSON object"""
+    """The JSON object of a reply.
+
+    :raises AckError: the reply is no JSON object
+    """
     try:
         body = orjson.loads(payload)
     except orjson.JSONDecodeError as e:

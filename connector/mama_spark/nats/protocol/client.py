@@ -333,8 +333,10 @@ class ClientProtocol:
         return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""
 
     def send_ping(self) -> tuple[int, bytes]:
-        """A number that :class:`Ponged` returns, and what to write. Raises :class:`Unavailable` with the reason if not
-        connected."""
+        """A number that :class:`Ponged` returns, and what to write.
+
+        :raises Unavailable: not connected; it says why
+        """
         self._require(State.UP)
         self._last_ping += 1
         self._pings.append(self._last_ping)
@@ -343,8 +345,11 @@ class ClientProtocol:
     def send_message(
         self, subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """One message, whose subjects and headers must have been checked. Raises :class:`Unavailable` with the reason
-        if not connected, and :class:`TooLarge` for this server."""
+        """One message, whose subjects and headers must have been checked.
+
+        :raises Unavailable: not connected; it says why
+        :raises TooLarge: for this server
+        """
         self._require(State.UP)
         frame = message_frame(subject, payload, reply, headers)
         size = len(frame) - frame.index(b"\r\n") - len(b"\r\n\r\n")

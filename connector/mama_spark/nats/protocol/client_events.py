@@ -152,7 +152,10 @@ class Ponged:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A permission violation; ``kind``: ``publish`` or ``subscription``."""
+    """A permission violation.
+
+    :ivar kind: ``publish`` or ``subscription``
+    """
 
     kind: str
     subject: str

@@ -15,8 +15,11 @@ _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message of a stream, stored at ``time`` (RFC 3339 text). ``block``: its header block, as it was stored; only
-    from the leader of the stream."""
+    """One message of a stream.
+
+    :ivar time: when the server stored it (RFC 3339 text)
+    :ivar block: its header block, as it was stored; only from the leader of the stream
+    """
 
     sequence: int
     time: str
@@ -60,8 +63,10 @@ def headers_of(block: bytes) -> dict[str, str]:
 
 
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
-    """The stored message of a frame; None if its headers have no sequence. ``headers``: of the message and of the
-    direct get; the latter are removed."""
+    """The stored message of a frame; None if its headers have no sequence.
+
+    :param headers: of the message and of the direct get; the latter are removed
+    """
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:
         headers.pop(name, None)

@@ -80,8 +80,11 @@ class Framer:
         self._prefixes: pa.Array = pa.array([], _BINARY)
 
     def frames(self, batch: MessageBatch, first_token: int = 0, order: Int64s | None = None) -> PublishFrames:
-        """Frames of all messages of a batch; its rows must have been checked. ``order``: the rows in the order in which
-        they are sent, None = as they stand; message i has the token ``first_token + i`` all the same."""
+        """Frames of all messages of a batch; its rows must have been checked.
+
+        :param order: the rows in the order in which they are sent; message i has the token ``first_token + i`` all the
+            same. None = as they stand
+        """
         n = len(batch)
         sizes = batch.sizes()
         if n and int(sizes.max()) >= BIG and int(sizes.sum()) >= _FEW * n:

@@ -185,7 +185,11 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """Of a buffer that is not empty. Raises :class:`OutOfOrder`, or :class:`ProtocolError` for invalid numbers."""
+    """The numbers of a buffer that is not empty.
+
+    :raises OutOfOrder: some are missing
+    :raises ProtocolError: invalid numbers
+    """
     n = len(buffer)
     tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some
@@ -201,8 +205,10 @@ def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
 
 
 def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True, views: bool = False) -> Records:
-    """The records of a buffer whose numbers are known. ``views``: payloads are views of what was read, if all of them
-    are large."""
+    """The records of a buffer whose numbers are known.
+
+    :param views: payloads are views of what was read, if all of them are large
+    """
     blocks, faults = _readable(buffer.blocks) if headers else ([], {})
     return Records(
         numbers.sequences,

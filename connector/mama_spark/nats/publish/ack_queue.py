@@ -64,7 +64,9 @@ class AckQueue:
         return self._urgent or self._died is not None or self._tokens >= max(1, want)
 
     def take(self) -> PollResult:
-        """:raises ConfigError: it is empty, and :meth:`fail` was called with that
+        """Everything that is there.
+
+        :raises ConfigError: it is empty, and :meth:`fail` was called with that
         :raises BackgroundTaskFailed: it is empty, and the loop has ended
         """
         with self._changed:

@@ -192,7 +192,7 @@ class LatestSends:
             self._runs.popleft()
 
     def message(self, token: int) -> MessageBatch | None:
-        """None: not remembered."""
+        """The message of this send, if it is remembered."""
         run = next((run for run in reversed(self._runs) if run.first_token <= token), None)
         if run is None or run.messages is None or token - run.first_token >= len(run.messages):
             return None

@@ -54,8 +54,10 @@ _MAX_PAYLOAD = 1024 * 1024  #: before a server has said it
 
 
 class NatsBridge(PublisherBridge):
-    """Publishes to JetStream over one pooled connection; ``warnings`` of :meth:`open` and :meth:`prepare` are for the
-    log."""
+    """Publishes to JetStream over one pooled connection.
+
+    :ivar warnings: warnings of :meth:`open` and :meth:`prepare`, for the log
+    """
 
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
@@ -230,7 +232,10 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken; 0 while the server is away or silent. Raises :class:`ClientClosed`."""
+        """Bytes that can be taken now; 0 while the connection is down, or its server is silent.
+
+        :raises ClientClosed: the bridge is not open
+        """
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
@@ -298,7 +303,10 @@ class NatsBridge(PublisherBridge):
         return self._router.duplicate_window()
 
     def requests(self) -> NatsRequests | None:
-        """:raises ClientClosed: the bridge is not open"""
+        """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
+
+        :raises ClientClosed: the bridge is not open
+        """
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
         if self._requests is None:

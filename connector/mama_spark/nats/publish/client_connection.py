@@ -71,7 +71,9 @@ class CallersClient:
         return f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
-        """:raises ConfigError: the server does not allow the subscription to the inbox
+        """Subscribe to the inbox.
+
+        :raises ConfigError: the server does not allow the subscription
         :raises Unavailable: it did not accept it in time
         """
         try:
@@ -191,7 +193,10 @@ class CallersClient:
 
 
 def client_of(context: Any) -> Client:
-    """:raises ConfigError: it cannot be found"""
+    """The client of a JetStream context.
+
+    :raises ConfigError: it cannot be found
+    """
     found = getattr(context, "_nc", None)
     if not isinstance(found, Client):
         raise ConfigError("the client of this JetStream context cannot be found: give it as client=")

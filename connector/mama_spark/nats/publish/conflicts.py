@@ -44,8 +44,10 @@ class _Change(NamedTuple):
 
 
 class Conflicts:
-    """Of the messages of one bridge, on the thread that drives the connection. ``stream_for``: name of the stream that
-    takes a subject; empty: not known."""
+    """Of the messages of one bridge, on the thread that drives the connection.
+
+    :param stream_for: name of the stream that takes a subject; empty: not known
+    """
 
     def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
         self._api, self._queue, self._stream_for = api, queue, stream_for
@@ -110,7 +112,10 @@ class Conflicts:
             self._queue.refusals(Refusals(token, self._conflict(change, *found), now))
 
     def _conflict(self, change: _Change, last: StoredMessage, following: StoredMessage) -> PublishError:
-        """``last``: of the key; ``following``: the first one of it behind the expected revision."""
+        """
+        :param last: of the key
+        :param following: the first one of it behind the expected revision
+        """
         none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
         revision = int(told[0]) if told else last.sequence  # which may be later
         there = f"the key was at revision {revision}" if revision else "the key had no revision"

@@ -96,7 +96,10 @@ class EventLoopThread:
                 self._on_death.remove(call)
 
     def soon(self, call: Callable[..., object], *args: object) -> None:
-        """:raises BackgroundTaskFailed: the loop has ended"""
+        """Run ``call`` on the loop.
+
+        :raises BackgroundTaskFailed: the loop has ended
+        """
         try:
             self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError as e:
@@ -104,7 +107,9 @@ class EventLoopThread:
             raise self._death_error() from e
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
-        """:raises BackgroundTaskFailed: the loop ended meanwhile
+        """Run a coroutine on the loop and wait for it.
+
+        :raises BackgroundTaskFailed: the loop ended meanwhile
         :raises Unavailable: it took longer than ``timeout``
         """
         with self._lock:

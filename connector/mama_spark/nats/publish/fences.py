@@ -39,7 +39,9 @@ _PROBE_AGAIN = 0.5  #: seconds between two questions to a server
 
 
 class RowsOfStream(NamedTuple):
-    """Some of the sends to one stream; ``subject`` is that of one of them, as it was sent."""
+    """:ivar subject: of one of them, as it was sent
+    :ivar rows: of some sends
+    """
 
     stream: str
     subject: str
@@ -48,8 +50,11 @@ class RowsOfStream(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """Sends ``[first, end)`` over a connection that is left. ``asked``: a topic of each stream of which its server is
-    asked; ``why``: by each stream that may still store some."""
+    """Sends ``[first, end)`` over a connection that is left.
+
+    :ivar asked: a topic of each stream of which its server is asked
+    :ivar why: by each stream that may still store some
+    """
 
     first: int
     end: int
@@ -66,7 +71,10 @@ class _Left:
 @dataclass(slots=True)
 class _Fence:
     """Behind the sends before ``end`` to one stream: its leader is asked twice, the second time when they had time to
-    settle. ``number``: of what its leader is asked, again and again; ``reply``: where the answers come."""
+    settle.
+
+    :ivar number: of what its leader is asked, again and again; ``reply``: where the answers come
+    """
 
     end: int
     since: float
@@ -78,8 +86,11 @@ class _Fence:
 
 
 class Fences:
-    """On the thread of the bridge, except where a method says otherwise. ``subjects``: one of each stream that is
-    published to; ``sent``: the token behind the last one that was sent."""
+    """For the thread of the bridge, but where it says another thing.
+
+    :param subjects: one of each stream that is published to
+    :ivar sent: the token behind the last one that was sent
+    """
 
     def __init__(
         self,

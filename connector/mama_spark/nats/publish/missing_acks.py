@@ -18,8 +18,11 @@ BETWEEN = 0.5
 
 
 def explain(last_sequence: Callable[[str], int], server: str, streams: Sequence[str]) -> str:
-    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. ``last_sequence``
-    asks for that of a stream, and may raise :class:`MamaError`, which is never passed on. ``server``: name and version.
+    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. Never raises
+    :class:`MamaError`.
+
+    :param last_sequence: asks for that of a stream; raises :class:`MamaError`
+    :param server: name and version
     """
     if not streams:
         return f"{server} acknowledges nothing; its streams are not known here (no permission to ask JetStream)"

@@ -30,7 +30,12 @@ _UNMAPPED = "publish to topics that are not mapped so"
 
 
 class StreamRouter:
-    """Topics and streams of one bridge; ``warn`` is called with each warning."""
+    """Topics and streams of one bridge.
+
+    :ivar set: the stream set of the settings
+    :param warn: called with each warning
+    :ivar acks: how messages are acknowledged
+    """
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
@@ -42,7 +47,7 @@ class StreamRouter:
         self._checked: Any = None
 
     def stream_for(self, topic: str) -> str:
-        """Empty if it is not known."""
+        """Name of the stream that takes ``topic``; empty if it is not known."""
         return self._owners.get(topic) or self.settings.stream or ""
 
     def streams_published_to(self) -> list[str]:
@@ -94,7 +99,10 @@ class StreamRouter:
     def explain_missing_acks(
         self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], server: str
     ) -> str:
-        """See :func:`.missing_acks.explain`; ``find`` asks for the streams of a topic."""
+        """See :func:`.missing_acks.explain`.
+
+        :param find: asks for the streams of a topic
+        """
         try:
             return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
         except MamaError as e:
@@ -126,7 +134,10 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
-        """:raises ConfigError: JetStream is off, or the stream of the settings is missing or unusable"""
+        """Check that JetStream is on and that the stream of the settings exists.
+
+        :raises ConfigError: it does not, or a publisher cannot use the stream
+        """
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:

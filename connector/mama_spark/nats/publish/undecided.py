@@ -37,8 +37,9 @@ _ASK_AGAIN = 1.0  #: seconds
 
 @dataclass(slots=True)
 class _Alone:
-    """``left``: so many messages must be stored anew. ``asked``: number of the question who leads; ``ask_at``: when the
-    next one is due."""
+    """:ivar left: so many messages must be stored anew
+    :ivar asked: number of the question who leads; ``ask_at``: when the next one is due
+    """
 
     left: float
     asked: int = 0
@@ -103,15 +104,16 @@ class _Probe:
 
 
 class LoneMessages:
-    """Messages of one bridge that are sent outside of batches; ``send_plain`` writes them, under tokens from the given
-    one on.
+    """Messages of one bridge that are sent outside of batches.
 
-    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is sent
-    only when the publisher was told that the outcome is unknown: it then sends the same message again, and none that
-    would be stored before it.
+    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, the next one is
+    sent only when the publisher was told that the outcome is unknown: it then sends the same message again, and none
+    that would be stored before it.
 
-    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer: all
-    at once, or in order one at a time.
+    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
+    all at once, or in order one at a time.
+
+    :param send_plain: writes messages, under tokens from the given one on
     """
 
     def __init__(
@@ -147,7 +149,10 @@ class LoneMessages:
         return len(rows)
 
     def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
-        """Apply answers to messages that were sent alone; ``stored_anew`` is the last sequence, 0: they were not."""
+        """Apply answers to messages that were sent alone.
+
+        :param stored_anew: the last sequence; 0: they were not
+        """
         if refused:
             self.start()
         self._left = max(0, self._left - (0 if refused else len(tokens)))
@@ -169,7 +174,7 @@ class LoneMessages:
         self._give_up(OutcomeUnknown("the connection to NATS was lost"))
 
     def give_up_late(self, idle: float) -> None:
-        """``idle``: seconds after the time limit, when the window has given up too."""
+        """:param idle: seconds after the time limit, when the window has given up too"""
         timeout = self._settings.wait_timeout
         if self._probe is not None and time.monotonic() - self._probe.at >= timeout + idle:
             self._give_up(AckTimeout(f"no acknowledgement within {timeout:g} s"))

@@ -44,7 +44,10 @@ class ConsumerCourse:
         self.delivered = 0
 
     def take(self, numbers: DeliveryNumbers, now: float) -> None:
-        """:raises OutOfOrder: some before them were lost"""
+        """Go on behind these deliveries.
+
+        :raises OutOfOrder: some before them were lost
+        """
         if numbers.first != self.delivered + 1:
             raise OutOfOrder(f"delivery {numbers.first} came instead of {self.delivered + 1}")
         self.delivered += len(numbers.sequences)
@@ -56,7 +59,11 @@ class ConsumerCourse:
         return BACKOFF.delay(self.failed - 2) if self.failed > 1 else 0.0
 
     def check(self, info: ConsumerInfo, now: float) -> None:
-        """:raises SubscriptionBroken: a silent consumer does not go on, by the server's present ``info``"""
+        """Whether a consumer that is silent goes on.
+
+        :param info: as the server has it now
+        :raises SubscriptionBroken: it does not
+        """
         if info.delivered > self.delivered:
             if now - self.heard > self._in_transit.delay(self.failed):
                 raise SubscriptionBroken(f"{info.delivered} were sent, {self.delivered} came")

@@ -28,7 +28,10 @@ _SMALL = 512
 
 
 def read_newest(logs: LogConnection, stream: StreamInfo, filters: list[str], payloads: bool) -> Iterator[Records]:
-    """As :meth:`~mama_spark.contracts.record_log.RecordLog.current`; ``stream``: as the server has just told it."""
+    """See :meth:`~mama_spark.contracts.record_log.RecordLog.current`.
+
+    :param stream: as the server has just told it
+    """
     newest = stream.limit("max_msgs_per_subject") != 1
     sent = payloads or stream.size <= _SMALL * stream.messages
     wanted = SequenceRange(0, sys.maxsize, filters, headers=payloads, payloads=sent, newest=newest)

@@ -44,7 +44,10 @@ class LogConnection:
         return connection
 
     def connection(self) -> SocketConnection:
-        """A new one if the last was closed for good. Raises :class:`ClientClosed`: not open."""
+        """The connection; a new one if it was closed for good.
+
+        :raises ClientClosed: not open
+        """
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed:
@@ -85,7 +88,10 @@ class LogConnection:
         return self.api.retry(f"the read of stream {name!r}", look)
 
     def decided_last(self, name: str, topic: str, patience: float | None = None) -> int:
-        """As of :class:`~mama_spark.contracts.batch_ledger.BatchLedger`; the stream takes ``topic``."""
+        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
+
+        :param topic: that the stream takes
+        """
         return self.api.decided_last(topic, lambda: self.stream(name), patience)
 
     def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:

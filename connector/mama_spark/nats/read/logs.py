@@ -138,7 +138,10 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Streams that are no buckets, by name. Raises :class:`ApiForbidden` without permission to list them."""
+    """Streams that are no buckets, by name.
+
+    :raises ApiForbidden: the permissions do not allow the request
+    """
     found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 

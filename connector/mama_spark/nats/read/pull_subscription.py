@@ -70,7 +70,10 @@ class PullSubscription:
         self._ended = False
 
     def start(self) -> None:
-        """Never waits. Raises :class:`SubscriptionBroken`: the connection is lost."""
+        """Subscribe, and request the first records. Never waits.
+
+        :raises SubscriptionBroken: the connection is lost
+        """
         self._sid = self.connection.subscribe_soon(f"{self.inbox}.*", self._on_frame, self._bulk)
         n = self._requests  # of different sizes, so that they do not end together
         self._to_renew = [self._most_bytes * (i + 1) // n for i in range(n)]

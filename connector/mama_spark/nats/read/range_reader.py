@@ -53,7 +53,10 @@ Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
 
 
 def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
-    """``views``: see :func:`~mama_spark.nats.protocol.records.records_of`."""
+    """Records of the range.
+
+    :param views: see :func:`~mama_spark.nats.protocol.records.records_of`
+    """
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
         records = records_up_to(records_of(buffer, numbers, wanted.headers, views), wanted.up_to)

@@ -43,7 +43,10 @@ class StreamIndex:
         return probe(self._logs.api, self._info, where).position + 1
 
     def missing(self, info: StreamInfo, after: int, up_to: int) -> list[tuple[int, int]]:
-        """``info``: of the stream at the moment that is asked for."""
+        """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`.
+
+        :param info: of the stream at the moment that is asked for
+        """
         bounds = info.bounds
         low, high = max(0, after) + 1, min(up_to, bounds.last)
         found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
@@ -81,7 +84,10 @@ def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def match_range(limit: int, after: int, up_to: int, count: Callable[[int], int]) -> MatchRange:
-    """``count``: messages that match and have a higher sequence; more may come at any time."""
+    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
+
+    :param count: messages that match and have a higher sequence; more may come at any time
+    """
 
     def found(last: int) -> int:
         behind = count(last)

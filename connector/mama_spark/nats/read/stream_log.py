@@ -135,7 +135,8 @@ class NatsLog(RecordLog):
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """By a purge up to a sequence (NATS ADR-10). Sequences are never skipped, however large ``before`` is."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences
+        are never skipped, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return
@@ -165,7 +166,7 @@ class NatsLog(RecordLog):
     # --- telemetry -------------------------------------------------------------------------------------------
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """For monitoring: a failure is only logged."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. For monitoring: a failure is only logged."""
         try:
             _show_progress(self._api, self.name, name, max(0, up_to) + 1, sorted(filters_of(topics)))
         except MamaError as e:

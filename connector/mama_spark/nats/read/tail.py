@@ -57,7 +57,7 @@ class Asked:
         self._ends.callback(connection.answers.forget, number)
 
     def answer(self) -> dict[str, Any] | None:
-        """None: the answer has not come yet. Otherwise as :meth:`JetStream.request`, once."""
+        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
         self._connection.drive(0)
         if not self._answers and not self._lost() and time.monotonic() < self._until:
             return None
@@ -83,7 +83,9 @@ class _Consumer(NamedTuple):
 
 class _Creation:
     """A consumer that is being created: the stream is looked at first, because it may be another one by now.
-    Raises :class:`Unavailable`: not connected."""
+
+    :raises Unavailable: not connected
+    """
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after

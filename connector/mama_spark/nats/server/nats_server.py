@@ -31,7 +31,10 @@ _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
 def find_binary() -> str:
-    """``MAMA_NATS_SERVER``, or beside the Python interpreter, or on ``PATH``; else raises :class:`ConfigError`."""
+    """Path of ``nats-server``: ``MAMA_NATS_SERVER``, beside the Python interpreter, or on ``PATH``.
+
+    :raises ConfigError: not found
+    """
     named = os.environ.get("MAMA_NATS_SERVER")
     if named:
         if not os.access(named, os.X_OK):
@@ -234,7 +237,7 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """On the same port and store; a running one is shut down first."""
+        """Start again on the same port and store; a running one is shut down first."""
         self.shutdown()
         self.start()
 

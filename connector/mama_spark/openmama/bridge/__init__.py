@@ -16,7 +16,10 @@ def publisher_bridge(o: SinkOptions) -> OpenMamaBridge:
 
 
 def row_codec(o: SinkOptions) -> FieldCodec:
-    """Make the row codec; :class:`ConfigError` for an unknown field type or an unreadable dictionary."""
+    """Make the row codec from the options of a query.
+
+    :raises ConfigError: a field has no such type, or the dictionary cannot be read
+    """
     path = o.mama_dictionary
     entries = [] if path is None else dictionary_of_file(path, "option mamaDictionary:")
     return FieldCodec(FieldForms(o.mama_fields, entries), o.topic, o.topic_prefix)

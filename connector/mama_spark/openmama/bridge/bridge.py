@@ -36,11 +36,12 @@ from .requests import PeerRequests
 class OpenMamaSettings:
     """Times in seconds.
 
+    :param peer: how the network is reached
     :param acks: False: nothing is acknowledged (``ackMode=none``)
-    :param wait_for_subscribers: counted from the first message; until then, messages without readers wait
-    :param require_subscribers: refuse messages that nobody wants; else they end as ``published``
-    :param numbers: number the messages of each topic
-    :param full_timeout: then a reader that takes nothing is given up, and messages for it are refused
+    :param wait_for_subscribers: from the first message on; until then, messages without readers wait
+    :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
+    :param numbers: the messages of each topic are numbered
+    :param full_timeout: after which a reader that takes nothing is given up, and messages for it are refused
     """
 
     peer: PeerSettings
@@ -52,7 +53,10 @@ class OpenMamaSettings:
 
     @classmethod
     def from_options(cls, o: SinkOptions) -> Self:
-        """Convert options to settings; :class:`ConfigError` for an invalid url."""
+        """Convert options to settings.
+
+        :raises ConfigError: the url says nothing sound
+        """
         peer = PeerSettings.from_urls(o.url)
         if not peer.naming and not peer.incoming:
             peer = peer.without_receiving()
@@ -254,7 +258,10 @@ class OpenMamaBridge(PublisherBridge):
 
 
 class _KnownTopics:
-    """Whether somebody wants a topic. ``head``: the first bytes of its frames."""
+    """Whether somebody wants a topic.
+
+    :ivar head: first bytes of its frames
+    """
 
     def __init__(self, peer: OpenMamaPeer) -> None:
         self._peer = peer

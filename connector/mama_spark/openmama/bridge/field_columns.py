@@ -78,7 +78,11 @@ _TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """One field of each message. ``decimals``: of a price; None: not stated."""
+    """One field of each message.
+
+    :ivar type: as on the wire
+    :ivar decimals: of a price; None: not stated
+    """
 
     name: str
     fid: int
@@ -87,8 +91,12 @@ class FieldForm:
 
 
 class FieldForms:
-    """Numbers and types of fields by name: those ``given`` by option ``mamaFields``, else those of the dictionary.
-    :class:`ConfigError` for an unknown or unusable type."""
+    """Numbers and types of fields by name.
+
+    :param given: name, number and type of fields, as option ``mamaFields`` has them
+    :param dictionary: entries for the names that are not given
+    :raises ConfigError: a type is not known, or of no use
+    """
 
     def __init__(
         self, given: Sequence[tuple[str, int | None, str | None]] = (), dictionary: Sequence[DictionaryEntry] = ()
@@ -102,7 +110,10 @@ class FieldForms:
         return list(self._given)
 
     def form(self, name: str, column: pa.DataType) -> FieldForm:
-        """The field that a column becomes; :class:`SchemaError` if none can hold it."""
+        """The field that a column becomes.
+
+        :raises SchemaError: a field cannot hold it
+        """
         fid, chosen = self._given.get(name, (None, None))
         entry = self._dictionary.get(name)
         if fid is None:
@@ -136,7 +147,10 @@ def _parse_type(name: str, text: str | None) -> tuple[FieldType, int | None] | N
 
 
 def natural_type(name: str, column: pa.DataType) -> FieldType:
-    """The field type of a column without further settings; :class:`SchemaError` if there is none."""
+    """The type of a column's own.
+
+    :raises SchemaError: there is none
+    """
     if column in _SCALARS:
         return _SCALARS[column]
     if pt.is_timestamp(column):
@@ -165,7 +179,7 @@ _ALSO: dict[FieldType, set[FieldType]] = {
 
 
 def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldType) -> None:
-    """Raises :class:`SchemaError` if a column of this type cannot become a field of that type."""
+    """:raises SchemaError: a column of this type cannot become a field of that type"""
     fits = kind is natural or kind in _ALSO.get(natural, ())
     one, other = natural.element, kind.element
     if not fits and one is not None and other is not None:
@@ -186,7 +200,7 @@ class Faults:
     bad: dict[int, PublishError] = field(default_factory=dict)
 
     def add(self, form: FieldForm, where: pa.Array | npt.NDArray[np.bool_], why: Callable[[int], str] | str) -> None:
-        """Note the rows where ``where`` is True; null counts as False."""
+        """:param where: True in the rows that are wrong; null = not wrong"""
         mask = where if isinstance(where, np.ndarray) else np.asarray(pc.fill_null(where, False))
         for row in np.flatnonzero(mask).tolist():
             text = why if isinstance(why, str) else why(row)

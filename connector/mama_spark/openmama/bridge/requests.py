@@ -19,7 +19,9 @@ AGAIN = 1.0  #: seconds after which a request without a reply is sent again
 
 @dataclass(slots=True)
 class _Request:
-    """``until``: end of waiting and of sending again. ``number``: of the peer's inbox; None: not sent yet."""
+    """:ivar until: after that, nobody is waited for any more, nor is it sent again
+    :ivar number: of the peer's inbox; None: it was not sent yet
+    """
 
     until: float
     topic: str
@@ -57,7 +59,7 @@ class PeerRequests:
             self._peer.forget(number)
 
     def reply(self, to: str, payload: bytes) -> None:
-        """Raises :class:`PublishError` if ``to`` is no address of a reply."""
+        """:raises PublishError: ``to`` is no address of a reply"""
         address, separator, topic = to.partition(_SEPARATOR)
         if not separator:
             raise PublishError(f"{to!r} is no address of a reply", status="INVALID_ARG")

@@ -31,8 +31,11 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 
 
 class FieldCodec:
-    """A :class:`~mama_spark.contracts.message.RowCodec`. ``topic``: of all messages; None: columns hold it. ``prefix``:
-    of all topics."""
+    """A :class:`~mama_spark.contracts.message.RowCodec`.
+
+    :param topic: of all messages; None: columns say it
+    :param prefix: of all topics
+    """
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
     needed: ClassVar[Sequence[str]] = ()
@@ -42,7 +45,10 @@ class FieldCodec:
         self._forms, self._topic, self._prefix = forms, topic, prefix
 
     def check(self, schema: pa.Schema) -> None:
-        """Raises :class:`SchemaError` without a topic or a column to publish, and for a column that fits no field."""
+        """See :class:`~mama_spark.contracts.message.RowCodec`.
+
+        :raises SchemaError: no column says the topic, nothing is there to publish, or a field cannot hold a column
+        """
         names = set(schema.names)
         for name in ("topic", *_PARTS):
             if name in names and not pt.is_string(schema.field(name).type):

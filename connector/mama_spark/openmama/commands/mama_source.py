@@ -87,7 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until Ctrl-C or SIGTERM; :class:`MamaError` if it cannot serve."""
+    """Until Ctrl-C or SIGTERM.
+
+    :raises MamaError: it cannot serve
+    """
     say = say_as(args.json)
     log = served_urls(args)
     o = served_log(args, log, _USE)
@@ -129,7 +132,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def peer_settings(text: str) -> PeerSettings:
-    """Settings of the network at ``--to``; :class:`ConfigError` if it is invalid."""
+    """Of the network at ``--to``.
+
+    :raises ConfigError: it says nothing sound
+    """
     try:
         settings = PeerSettings.from_urls(server_urls(text))
     except ConfigError as e:
@@ -142,7 +148,10 @@ def peer_settings(text: str) -> PeerSettings:
 
 
 def read_rules(path: Path | None, dictionary: list[DictionaryEntry]) -> SourceRules:
-    """The tables of the configuration file; :class:`ConfigError` if they are invalid."""
+    """The tables of the configuration file.
+
+    :raises ConfigError: something else stands there
+    """
     content = {} if path is None else read_toml(path)
     unknown = content.pop("unknown", "NOT_FOUND")
     refuse, groups = content.pop("refuse", {}), content.pop("groups", {})
@@ -164,8 +173,11 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 
 
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
-    """Reporters, not started, of the events of the source; ``args.url``: the servers of the log. :class:`ConfigError`
-    for invalid options."""
+    """Reporters that store the events of the source, not started.
+
+    :param args: with ``url``, the servers of the log
+    :raises ConfigError: the options say nothing sound
+    """
     run_id, made = uuid.uuid4().hex, []
     if args.flight_log is not None:
         try:

@@ -25,7 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until Ctrl-C or SIGTERM; :class:`Unavailable` if the port is in use."""
+    """Until Ctrl-C or SIGTERM.
+
+    :raises Unavailable: the port is in use
+    """
     if not is_port(str(args.port)):
         raise OptionError(f"--port is from 0 to 65535, got {args.port}")
     if on_all_interfaces(args.interface):

@@ -53,10 +53,11 @@ Kinds = npt.NDArray[np.int64]
 
 
 class RecordedFrames(NamedTuple):
-    """Records to write; ``gaps``: topics in which messages are missing, one for each gap.
+    """Records to write.
 
     :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
-    :ivar recaps: topics that a recap came for
+    :ivar gaps: topics in which messages are missing, one for each gap
+    :ivar recaps: topics of which a recap came
     """
 
     topics: pa.DictionaryArray
@@ -66,7 +67,11 @@ class RecordedFrames(NamedTuple):
 
 
 class FrameRecorder:
-    """Makes the records of one recorder, in order; ``tracker`` has the numbers by topic, sender. For one thread."""
+    """Makes the records of one recorder, in order. For one thread.
+
+    :param framing: name of the network's framing
+    :ivar tracker: numbers of topics and senders
+    """
 
     def __init__(self, prefix: str, framing: str) -> None:
         self._prefix, self._framing = prefix, framing
@@ -214,7 +219,10 @@ class FrameRecorder:
 
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
-    """Each topic once, and ``codes`` (places in ``topics``) renumbered to match."""
+    """Each topic once, and the codes that say the same of these.
+
+    :param codes: places in ``topics``
+    """
     known: dict[str, int] = {}
     place = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
     return list(known), place[codes]
@@ -264,7 +272,11 @@ class RecordPacker:
         self._codec = ArrowCodec(_SCHEMA)
 
     def messages(self, topics: pa.DictionaryArray, payloads: pa.Array) -> Iterator[MessageBatch]:
-        """The records (binary) as messages without ids, in order within each topic; ``topics`` are those in the log."""
+        """The records as messages without ids, those of each topic in order.
+
+        :param topics: of the records in the log
+        :param payloads: binary
+        """
         if self._max_rows == 1 or len(payloads) < 2:
             yield MessageBatch(topics, payloads)
             return

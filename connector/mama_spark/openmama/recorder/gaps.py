@@ -25,7 +25,10 @@ class MissingNumbers(NamedTuple):
 
 
 class GapTracker:
-    """Numbers of topics and senders; beyond ``most`` of them, the one that was silent longest is forgotten."""
+    """Numbers of topics and senders.
+
+    :param most: topics and senders that are remembered; the one that was silent longest is forgotten
+    """
 
     def __init__(self, most: int = MAX_TOPICS) -> None:
         self._most = most
@@ -35,7 +38,10 @@ class GapTracker:
         return len(self._last)
 
     def update(self, topic: str, sender: int, number: int, stands_for: int = 1) -> MissingNumbers | None:
-        """Take a published message, conflated from ``stands_for`` messages."""
+        """A published message.
+
+        :param stands_for: messages that it was conflated from
+        """
         if not number:
             return None
         last = self._replace((topic, sender), number)
@@ -75,7 +81,10 @@ class GapTracker:
 
 
 class _Numbered(NamedTuple):
-    """A run of numbers: a topic in the log, a sender, and the cause of a gap."""
+    """A run of numbers: a topic, a sender, and the cause of a gap.
+
+    :ivar topic: in the log
+    """
 
     topic: str
     sender: int

@@ -28,7 +28,10 @@ class Asks(Enum):
 
 
 class MarketDataAsk(NamedTuple):
-    """One request to send; an empty symbol asks for the dictionary of the source."""
+    """One request to send.
+
+    :ivar symbol: empty: the dictionary of the source
+    """
 
     asks: Asks
     source: str
@@ -49,7 +52,10 @@ class _State:
 
 
 class MarketDataRequests:
-    """The requests of one recorder; an attempt ends after ``timeout`` seconds."""
+    """The requests of one recorder.
+
+    :param timeout: seconds until an attempt is over
+    """
 
     def __init__(self, symbols: Iterable[tuple[str, str]], dictionaries: Iterable[str], timeout: float) -> None:
         self._timeout = timeout
@@ -66,8 +72,10 @@ class MarketDataRequests:
         return sum(state.answered for ask, state in self._states.items() if ask.asks is Asks.IMAGE)
 
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
-        """Requests to send now, and symbols whose last attempt got no answer. ``is_there``: whether somebody receives
-        requests to a topic."""
+        """Requests to send now; and symbols whose last attempt was not answered.
+
+        :param is_there: whether somebody receives requests to a topic
+        """
         send: list[MarketDataAsk] = []
         failed: list[MarketDataAsk] = []
         there: dict[str, bool] = {}

@@ -56,8 +56,12 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MamaRecorderCounts(RecorderCounts):
-    """Counts of a recorder of OpenMAMA messages: ``symbols`` that were asked for, those whose image came, and
-    ``unreadable`` messages, which are no frame of the framing."""
+    """Of a recorder of OpenMAMA messages.
+
+    :ivar symbols: that were asked for
+    :ivar images: of them came
+    :ivar unreadable: received messages that are no frame of the framing
+    """
 
     METRICS: ClassVar = {
         "symbols": ("symbols", "symbols that were asked for"),
@@ -80,7 +84,10 @@ class MamaRecorderCounts(RecorderCounts):
 
 
 class MamaRecordSource:
-    """A :class:`~mama_spark.recording.recorder.RecordSource`; ``waiting`` counts messages that are not records yet."""
+    """See :class:`~mama_spark.recording.recorder.RecordSource`.
+
+    :ivar waiting: messages that are not records yet
+    """
 
     settings_class: ClassVar[type[RecorderSettings]] = OpenMamaRecorderSettings
 
@@ -122,7 +129,7 @@ class MamaRecordSource:
             self._frames.restore(records)
 
     def begin(self) -> Iterator[MessageBatch]:
-        """Raises :class:`Unavailable` if no name server answers."""
+        """:raises Unavailable: no name server answers"""
         self._peer.open()
         yield messages([self._own(MamaRecordKind.STARTED)])
         if self._peer.naming is not None:  # those that were heard of while this one joined

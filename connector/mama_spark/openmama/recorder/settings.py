@@ -33,7 +33,10 @@ def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class OpenMamaRecorderSettings:
-    """Settings of a recorder, made by :meth:`of`. Durations are in seconds."""
+    """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
+
+    :ivar peer: how it is connected with its network
+    """
 
     middleware: ClassVar[str] = "openmama"
     peer: PeerSettings
@@ -77,7 +80,11 @@ class OpenMamaRecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> OpenMamaRecorderSettings:
-        """Make settings from a file's table; :class:`ConfigError` names an unknown, missing or invalid key."""
+        """Make settings from the table of a file.
+
+        :param given: key -> value in the table
+        :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
+        """
         rest = {key: value for key, value in given.items() if key not in ("url", *TRANSPORT_KEYS)}
         url = _url(given)
         values = parse_table(cls, rest, "[recorder]", camel)
@@ -132,8 +139,10 @@ class OpenMamaRecorderSettings:
 
 
 def _url(given: Mapping[str, Any]) -> Any:
-    """The URL, or the URLs of the transport in the table's ``mama.properties`` file; None: neither.
-    :class:`ConfigError` for an unreadable file or a missing key."""
+    """The URL, or the URLs of the transport of a ``mama.properties`` file that the table names; None: neither.
+
+    :raises ConfigError: the file cannot be read, or only a part is given
+    """
     named = {key: given[key] for key in TRANSPORT_KEYS if key in given}
     if not named:
         return given.get("url")

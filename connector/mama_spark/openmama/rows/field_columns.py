@@ -48,8 +48,11 @@ def type_named(text: str) -> pa.DataType | None:
 
 
 def field_columns(o: SubscribeOptions) -> pa.Schema:
-    """The columns of option ``fields``; :class:`OptionError` for a type that is unknown, or missing without a
-    dictionary, :class:`ConfigError` for a dictionary that is unreadable or lacks a field."""
+    """The columns of option ``fields``.
+
+    :raises OptionError: a type is not known, or not given although there is no dictionary
+    :raises ConfigError: the dictionary cannot be read, or lacks a field
+    """
     dictionary = read_dictionary(o) if any(not kind for _, kind in o.fields) else {}
     return pa.schema([(name, _type_of(name, kind, o, dictionary)) for name, kind in o.fields])
 
@@ -69,8 +72,11 @@ def _type_of(name: str, kind: str, o: SubscribeOptions, dictionary: Mapping[str,
 
 
 def typed_fields(columns: pa.Schema, o: SubscribeOptions) -> list[TypedField]:
-    """The fields to decode for these columns; :class:`SchemaError` for a type that no field can have,
-    :class:`ConfigError` for an unreadable dictionary."""
+    """The fields to decode for these columns.
+
+    :raises SchemaError: a field cannot be of this type
+    :raises ConfigError: the dictionary cannot be read
+    """
     for f in columns:
         check_type(f.name, f.type)
     dictionary = read_dictionary(o) if o.dictionary is not None and len(columns) else {}
@@ -78,7 +84,10 @@ def typed_fields(columns: pa.Schema, o: SubscribeOptions) -> list[TypedField]:
 
 
 def read_dictionary(o: SubscribeOptions) -> Mapping[str, DictionaryEntry]:
-    """The dictionary of option ``dictionary``, by name; empty without it. :class:`ConfigError` if it cannot be read."""
+    """The data dictionary of option ``dictionary``, by name; empty without it.
+
+    :raises ConfigError: it cannot be read
+    """
     if o.dictionary is None:
         return {}
     if o.dictionary.lower() == FEED:

@@ -49,8 +49,11 @@ _STATES = {CREATE: "CREATING", LIVE: "LIVE", ERROR: "LIVE", DESTROY: "DESTROYED"
 
 
 class SourceEvents:
-    """Events that wait to be stored, in order. Beyond ``most`` only their number per callback is kept, as requesters
-    decide how many there are. ``sender`` is that of the source."""
+    """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
+    kept: whoever sends requests decides how many events there are.
+
+    :param sender: of the source
+    """
 
     def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
         self._source, self._sender, self._most = source, sender, most
@@ -66,13 +69,19 @@ class SourceEvents:
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
-        """Add an event of the source itself: ``create``, ``live``, ``error`` or ``destroy``; ``at`` in microseconds
-        since the epoch."""
+        """Add an event of the source itself.
+
+        :param event: ``create``, ``live``, ``error`` or ``destroy``
+        :param at: microseconds since the epoch
+        """
         state = _STATES[event]
         self._waiting.append(self._event(PUBLISHER, event, at, status=status, info=info, state=state))
 
     def callback(self, event: PublisherEvent, at: int) -> None:
-        """Add a callback of the publisher; ``at`` in microseconds since the epoch."""
+        """A callback of the publisher.
+
+        :param at: microseconds since the epoch
+        """
         if len(self._waiting) >= self._most:
             self._omitted[event.callback] += 1
             return
@@ -100,16 +109,22 @@ _END_RETRIES = Backoff(0.2, 2.0)
 
 
 class EventStore(Protocol):
-    """Where events go; called by one thread at a time. ``name`` is for messages."""
+    """Where events go; called by one thread at a time.
+
+    :ivar name: for messages
+    """
 
     name: str
 
     def open(self) -> None:
-        """Raises :class:`MamaError` if it cannot be used; a retryable one: not now."""
+        """:raises MamaError: it cannot be used; a retryable one: not now"""
         ...
 
     def store(self, number: int, events: Sequence[EventRecord]) -> None:
-        """Store a batch, once; :class:`MamaError` if that is not certain: it then comes again with its number."""
+        """Store a batch, once: after an error it comes again with its number.
+
+        :raises MamaError: it is not known to be stored
+        """
         ...
 
     def close(self) -> None:
@@ -118,7 +133,10 @@ class EventStore(Protocol):
 
 
 class FlightLogStore:
-    """Rows of a flight log, whose ``run_id`` is that of this run of the source; a batch is a commit."""
+    """Rows of a flight log; a batch is a commit.
+
+    :param run_id: of this run of the source: ``run_id`` of its rows
+    """
 
     def __init__(self, uri: str, storage: dict[str, str], run_id: str) -> None:
         self.name = f"the flight log {uri}"
@@ -148,6 +166,7 @@ class DiscoveryStore:
     """The source, announced while it runs, and its events.
 
     :param make: returns a bridge that is not open
+    :param record: of the source
     :param run_id: makes the ids of its events
     :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """
@@ -192,7 +211,11 @@ class DiscoveryStore:
 
 
 class SourceEventReporter:
-    """Stores events every ``interval`` seconds, and at the end; ``warn`` is called once an outage. For any thread."""
+    """Stores events every so often, and at the end. Usable from any thread.
+
+    :param interval: seconds between two batches
+    :param warn: gets what went wrong, once an outage
+    """
 
     def __init__(self, store: EventStore, events: SourceEvents, interval: float, warn: Callable[[str], None]) -> None:
         self._store, self._events, self._interval, self._warn = store, events, interval, warn
@@ -204,7 +227,7 @@ class SourceEventReporter:
         self._task = BackgroundTask(name, f"stores events in {store.name}", self._run, 2 * END_TIMEOUT)
 
     def start(self) -> None:
-        """Raises :class:`MamaError` if the user must change something."""
+        """:raises MamaError: the user must change something"""
         try:
             self._store.open()
         except MamaError as e:
@@ -269,7 +292,7 @@ class SourceEventReporters:
         self._reporters = reporters
 
     def __enter__(self) -> Self:
-        """Raises :class:`MamaError` if the user must change something."""
+        """:raises MamaError: the user must change something"""
         self.lifecycle(CREATE)
         try:
             for one in self._reporters:

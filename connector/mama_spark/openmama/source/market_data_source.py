@@ -45,9 +45,11 @@ class BadRecord(MamaError):
 
 
 def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tuple[int, list[Field]]:
-    """Type of the message, and its fields without the stamps, which the publisher writes itself; :class:`BadRecord`
-    unless the payload is OMNM or a JSON object, whose fields have their numbers and types in ``dictionary``, by
-    name."""
+    """Type of the message, and its fields without the stamps, which the publisher writes itself.
+
+    :param dictionary: numbers and types of the fields of JSON objects, by name
+    :raises BadRecord: it is neither an OMNM message nor a JSON object
+    """
     if payload[:1] == b"O":
         try:
             msg = decode(payload)
@@ -129,8 +131,11 @@ class AnswerRequest(NamedTuple):
 
 
 class PublisherEvent(NamedTuple):
-    """A callback of OpenMAMA's publishers (onRequest, onNewRequest, onRefresh, onMsg, onError, onCreate, onDestroy).
-    ``status`` names that of an error or refusal."""
+    """One of the callbacks of OpenMAMA's publishers: ``onRequest``, ``onNewRequest``, ``onRefresh``, ``onMsg``,
+    ``onError``, ``onCreate``, ``onDestroy``.
+
+    :ivar status: name of the status of an error, or of a refusal
+    """
 
     callback: str
     symbol: str
@@ -146,7 +151,11 @@ StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`P
 
 @dataclass(slots=True)
 class PublishedTopic:
-    """One symbol: ``number`` of its last update (0: none) and ``image``, the newest values by field name, number."""
+    """One symbol.
+
+    :ivar number: of its last update; 0: there was none
+    :ivar image: the newest value of each field, by name and number
+    """
 
     symbol: str
     number: int = 0
@@ -158,7 +167,7 @@ class PublishedTopic:
 
     @classmethod
     def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
-        """Raises :class:`BadMessage` if the bytes are no image."""
+        """:raises BadMessage: the bytes are no image"""
         return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
 
 
@@ -169,6 +178,7 @@ class SourceRules:
     :ivar refuse: patterns of symbols (``*``, ``?``) and the status that refuses them; the first match counts
     :ivar unknown: refuses symbols without a record so far; None: they get no answer, and ask again
     :ivar groups: name of a group -> symbols of its members
+    :ivar dictionary: served to who asks
     """
 
     refuse: Sequence[tuple[str, MsgStatus]] = ()
@@ -181,8 +191,12 @@ class SourceRules:
 
 
 class MarketDataSource:
-    """One source. ``sender`` identifies this publisher, after a restart, too; ``dictionary`` is that of the rules, by
-    name; ``changed``: symbols whose number or image changed since :meth:`take_changed`."""
+    """One source.
+
+    :param sender: identifies this publisher: the same after a restart
+    :ivar dictionary: of the rules, by name
+    :ivar changed: symbols whose number or image changed since :meth:`take_changed`
+    """
 
     def __init__(self, name: str, sender: int, rules: SourceRules = SourceRules(),
                  topics: Iterable[PublishedTopic] = ()) -> None:  # fmt: skip
@@ -233,7 +247,7 @@ class MarketDataSource:
         return Stamp(kind, MsgStatus.OK, topic.number, self.sender, topic.symbol)
 
     def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
-        """``part``: which image of how many, where one request has several."""
+        """:param part: which image of how many, where one request has several"""
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):

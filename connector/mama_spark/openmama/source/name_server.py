@@ -47,7 +47,7 @@ class NameServer:
         return f"tcp://{self._host}:{self._port}"
 
     def open(self) -> None:
-        """Raises :class:`Unavailable` if the port is in use, or the address is none of this machine."""
+        """:raises Unavailable: the port is in use, or the address is none of this machine"""
         context = self._context = open_context()
         try:
             frontend, backend = context.socket(zmq.XSUB), context.socket(zmq.XPUB)

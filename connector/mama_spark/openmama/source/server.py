@@ -93,7 +93,10 @@ class MarketDataServer:
         self.counts: Counter[str] = Counter()
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Serve, and close the peer; :class:`MamaError` for an unreadable log or a state that cannot be saved."""
+        """Serve, and close the peer.
+
+        :raises MamaError: the log cannot be read any more, or the state cannot be saved
+        """
         for topic in self._source.request_topics:
             self._peer.subscribe(topic)
         for symbol in sorted(self._source.topics):
@@ -247,6 +250,9 @@ class MarketDataServer:
 
 
 def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions: int, waiting: int) -> list[Metric]:
-    """Counters of one source; ``waiting``: messages that subscribers have not taken."""
+    """
+    :param source: its name
+    :param waiting: messages that subscribers have not taken
+    """
     values = [*(counts.get(key, 0) for key in _COUNTERS), symbols, subscriptions, waiting]
     return measured("mama_source_", dict(_COUNTERS.values()) | _GAUGES, values, {"source": source})

@@ -21,12 +21,13 @@ CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, imag
 
 
 class SourceState:
-    """The open state file of one source, for one thread; :class:`ConfigError` if the file is something else, of another
-    source or in use by another process.
+    """Made open; one thread uses it at a time.
 
+    :param name: of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
     :ivar at: up to where subscribers are known to have taken the log; an empty identity: nothing was served yet
     :ivar wanted: subscriptions to its topics, one for each subscriber
+    :raises ConfigError: the file is something else, or of another source, or another process has it
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -55,7 +56,7 @@ class SourceState:
         self.at = LogPosition(str(found[2]), int(found[3]), found[4])
 
     def topics(self) -> list[PublishedTopic]:
-        """Raises :class:`ConfigError` if the file holds something else."""
+        """:raises ConfigError: the file holds something else"""
         try:
             rows = self._db.execute("SELECT symbol, number, image FROM topics").fetchall()
             return [PublishedTopic.of(symbol, number, image) for symbol, number, image in rows]
@@ -63,7 +64,10 @@ class SourceState:
             raise ConfigError(f"{self._path}: {e}; remove it to begin anew") from e
 
     def save(self, at: LogPosition, topics: Iterable[StoredTopic], wanted: int) -> None:
-        """Save all of it, or nothing; :class:`ConfigError` if the file cannot be written."""
+        """All of it, or nothing.
+
+        :raises ConfigError: the file cannot be written
+        """
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("INSERT OR REPLACE INTO topics VALUES (?, ?, ?)", topics)

@@ -47,7 +47,10 @@ def type_named(text: str) -> FieldType | None:
 
 
 def parse_dictionary(text: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order; :class:`ConfigError` without any, and for a line with two ``|`` that is none."""
+    """The entries of a file, in order.
+
+    :raises ConfigError: a line with two ``|`` is no entry; names it. Or there is no entry at all
+    """
     entries: list[DictionaryEntry] = []
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.strip().split("|")
@@ -84,8 +87,11 @@ def by_name(entries: Sequence[DictionaryEntry]) -> Mapping[str, DictionaryEntry]
 
 
 def dictionary_of_file(path: str | Path, what: str) -> list[DictionaryEntry]:
-    """The entries of a file, in order; :class:`ConfigError` if it is unreadable or no dictionary. ``what`` names the
-    setting of the path."""
+    """The entries of a file, in order.
+
+    :param what: names the setting that gave the path, for the error
+    :raises ConfigError: it cannot be read, or is no dictionary
+    """
     try:
         return parse_dictionary(Path(path).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ConfigError) as e:

@@ -63,8 +63,12 @@ MAX_HEADS = 100_000
 
 
 class ReceivedFrame(NamedTuple):
-    """A message that this peer subscribed to, or a reply to request number ``inbox``. ``raw``: its bytes as they came,
-    with the payload at ``payload_at``."""
+    """A message that this peer subscribed to, or a reply.
+
+    :ivar raw: its bytes as they came
+    :ivar payload_at: where the payload begins in them
+    :ivar inbox: number of the request that it replies to
+    """
 
     topic: str
     raw: bytes
@@ -98,7 +102,10 @@ class PeerCounters:
 
 
 class FrameFilter:
-    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes."""
+    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes.
+
+    :param counters: of the peer
+    """
 
     def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:
         self._framing, self._inboxes, self._counters = framing, inboxes, counters

@@ -27,7 +27,10 @@ class FrameType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BridgeFrame:
-    """One message on the wire. ``address``: a request's for replies; a ``zmq`` reply's subject; else empty."""
+    """One message on the wire.
+
+    :ivar address: reply address (request); subject of the request (reply over ``zmq``); else empty
+    """
 
     type: FrameType
     topic: str
@@ -59,13 +62,15 @@ def payload_fault(payload: bytes) -> str | None:
 
 @dataclass(frozen=True)
 class Framing:
-    """Topic, NUL, reserved bytes, type, address and NUL where there is one, payload. ``name`` is that of URLs.
+    """Topic, NUL, reserved bytes, type, address and NUL where there is one, payload.
 
+    :ivar name: as in URLs
     :ivar types: number of each type
     :ivar addressed: types with an address
     :ivar reserved: bytes that are written as 0, and ignored when they are read
     :ivar empty_address: other types have an empty address, with its NUL
-    :ivar shared_inbox: one subscription, ``_INBOX.<uuid>``, for all replies to a transport; else one for each request
+    :ivar shared_inbox: a transport has one subscription for the replies to all its requests, ``_INBOX.<uuid>``; else
+        each request has an inbox and a subscription of its own
     :ivar answers_requests: real programs of this framing survive a request
     """
 
@@ -83,7 +88,7 @@ class Framing:
         return len(self.publish_head(""))
 
     def decode(self, data: bytes) -> BridgeFrame:
-        """Raises :class:`BadMessage` for bytes that are no frame of this framing."""
+        """:raises BadMessage: for bytes that are no frame of this framing"""
         topic, at = text_at(data, 0, "topic")
         at += self.reserved
         if at >= len(data):
@@ -100,7 +105,7 @@ class Framing:
         return BridgeFrame(kind, topic, data[at:], address)
 
     def encode(self, frame: BridgeFrame) -> bytes:
-        """Raises :class:`BadMessage` for a frame that this framing cannot hold."""
+        """:raises BadMessage: for a frame that this framing cannot hold"""
         self._check_address(frame.type, frame.address)
         if "\0" in frame.topic + frame.address or not frame.payload:
             raise BadMessage("topic and address hold no NUL, and a payload is needed")
@@ -122,14 +127,21 @@ class Framing:
             raise BadMessage(f"{kind.value} {'with' if address else 'without'} an address")
 
     def inbox(self, transport: str, number: int) -> str:
-        """Topic of the replies to one request of a transport (its uuid); ``number`` counts from 1."""
+        """Topic that replies to one request go to.
+
+        :param transport: uuid of the requesting transport
+        :param number: of the request; counts from 1
+        """
         if self.shared_inbox:
             return f"{INBOX_PREFIX}.{transport}.{number:016x}"
         return f"{INBOX_PREFIX}.{uuid.uuid5(uuid.UUID(transport), str(number))}"
 
 
 def text_at(data: bytes, at: int, what: str) -> tuple[str, int]:
-    """The NUL-terminated text at an offset, and the offset behind it; :class:`BadMessage` without NUL or UTF-8."""
+    """The NUL-terminated text at an offset, and the offset behind it.
+
+    :raises BadMessage: it has no end, or is not UTF-8
+    """
     end = data.find(0, at)
     if end < 0:
         raise BadMessage(f"the {what} is not terminated")

@@ -95,7 +95,11 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a publisher states in each message; None: not stated, and without ``number`` no sender either."""
+    """Statements of a publisher in each message.
+
+    :ivar number: of the topic's messages; None = without numbers, and then without sender
+    :ivar symbol: None = not stated
+    """
 
     type: int = MsgType.UPDATE
     status: int = MsgStatus.OK

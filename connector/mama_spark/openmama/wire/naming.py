@@ -46,7 +46,7 @@ class NamingFrame:
 
 
 def decode_naming(data: bytes) -> NamingFrame:
-    """Raises :class:`BadMessage` for bytes that are no naming frame."""
+    """:raises BadMessage: for bytes that are no naming frame"""
     if len(data) != SIZE:
         raise BadMessage(f"a naming frame has {SIZE} bytes, not {len(data)}")
     topic, kind, program, host, pid, uuid, endpoint = _LAYOUT.unpack(data)
@@ -60,7 +60,7 @@ def decode_naming(data: bytes) -> NamingFrame:
 
 
 def encode_naming(frame: NamingFrame) -> bytes:
-    """Raises :class:`BadMessage` for a value that does not fit."""
+    """:raises BadMessage: for what does not fit"""
     _check(frame)
     try:
         return _LAYOUT.pack(

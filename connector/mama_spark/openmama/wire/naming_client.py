@@ -33,7 +33,11 @@ _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent
 
 @dataclass(slots=True)
 class NamedPeer:
-    """Another peer: its last announcement, and when it was ``heard``, monotonic seconds."""
+    """Another peer.
+
+    :ivar frame: its last announcement
+    :ivar heard: when, monotonic seconds
+    """
 
     frame: NamingFrame
     heard: float
@@ -55,7 +59,10 @@ class Announce(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """Connect the socket for announcements (``sender``) or the receiving one, or end that."""
+    """Connect the sender of announcements, or the receiving socket; or end that.
+
+    :ivar sender: the sender
+    """
 
     endpoint: str
     sender: bool = False

@@ -46,7 +46,10 @@ class JoinTimeout(Unavailable):
 
 @dataclass(slots=True)
 class PeerInput:
-    """Messages and changes since the last poll, each in order; ``columns`` instead of ``frames`` if asked for."""
+    """Messages and changes since the last poll, each list in order of arrival.
+
+    :ivar columns: the frames of a peer that was asked for columns, instead of ``frames``
+    """
 
     frames: list[ReceivedFrame] = field(default_factory=list)
     columns: FrameColumns = field(default_factory=FrameColumns)
@@ -58,8 +61,12 @@ class PeerInput:
 
 
 class OpenMamaPeer:
-    """Made closed; :meth:`open` connects it. ``naming`` is None in direct mode; ``endpoint``: where others connect to
-    the sending socket, if that is known."""
+    """Made closed; :meth:`open` connects it.
+
+    :ivar readers: subscribers of this peer
+    :ivar naming: None in direct mode
+    :ivar endpoint: where others connect to the sending socket, where that is known
+    """
 
     def __init__(self, settings: PeerSettings) -> None:
         self.settings = settings
@@ -135,8 +142,11 @@ class OpenMamaPeer:
             self._naming_sockets.serve(self._in, time.monotonic())
 
     def close(self, linger: float | None = None) -> bool:
-        """End in order: what was sent is written, a pause, ``D``; whether all was written. May be repeated. ``linger``:
-        seconds at most until all is written, then it is dropped; None: as the settings say."""
+        """End in order: what was sent is written, a pause, ``D``. May be repeated.
+
+        :param linger: seconds at most until all is written; then it is dropped. None: as the settings say
+        :returns: whether all was written
+        """
         if self._context is None:
             return True
         if self._in is not None:
@@ -185,7 +195,10 @@ class OpenMamaPeer:
         return n
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish a message; as :meth:`send`. :class:`PublishError` if nothing can be sent to this topic."""
+        """Publish a message; as :meth:`send`.
+
+        :raises PublishError: nothing can be sent to this topic
+        """
         _check_topic(topic)
         return self.send(self.settings.framing.publish_head(topic) + payload)
 
@@ -216,7 +229,7 @@ class OpenMamaPeer:
         return number
 
     def check_requests(self) -> None:
-        """Raises :class:`ConfigError` as :meth:`request`."""
+        """:raises ConfigError: as :meth:`request`"""
         if self._in is None:
             raise ConfigError("a peer without a receiving socket gets no replies: give incoming in the url")
         if not (self.settings.framing.answers_requests or self.settings.allow_requests):
@@ -232,8 +245,10 @@ class OpenMamaPeer:
             self._in.unsubscribe(inbox.encode() + b"\0")
 
     def reply(self, request: BridgeFrame, payload: bytes, topic: str | None = None) -> None:
-        """Answer a request; the reply waits until its inbox is subscribed to. ``topic``: what the answer is about,
-        which framing ``zmq`` states; None: of the request."""
+        """Answer a request; the reply waits until its inbox is subscribed to.
+
+        :param topic: that the answer is about, which framing ``zmq`` states; None: of the request
+        """
         framing = self.settings.framing
         subject = "" if framing.empty_address else topic or request.topic
         try:
@@ -255,7 +270,10 @@ class OpenMamaPeer:
         return self._out
 
     def subscribe(self, topic: str, *, prefix: bool = False) -> None:
-        """Receive a topic, or all topics that begin so; :class:`ConfigError` if this peer receives nothing."""
+        """Receive the messages of a topic, or of all topics that begin so.
+
+        :raises ConfigError: this peer receives nothing
+        """
         if self._in is None:
             raise ConfigError("a peer without a receiving socket cannot subscribe: give incoming in the url")
         if self._filter.add(topic, prefix=prefix):
@@ -267,8 +285,11 @@ class OpenMamaPeer:
             self._in.unsubscribe(topic.encode() + b"\0")
 
     def poll(self, timeout: float, most: int = _MOST, *, columns: bool = False) -> PeerInput:
-        """Wait at most ``timeout`` seconds until something came, and do what is due; at most ``most`` messages, on
-        demand in columns."""
+        """Wait until something came, at most ``timeout`` seconds, and do what is due.
+
+        :param most: messages that one call returns at most
+        :param columns: return the frames in columns
+        """
         came = PeerInput()
         until = time.monotonic() + timeout
         while True:

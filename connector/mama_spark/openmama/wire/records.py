@@ -82,7 +82,11 @@ class MamaGapCause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MamaRecord:
-    """One record to write: ``topic`` in the log; ``body``: the frame, or nothing."""
+    """One record to write.
+
+    :ivar topic: in the log
+    :ivar body: the frame, or nothing
+    """
 
     kind: MamaRecordKind
     topic: str
@@ -117,8 +121,12 @@ class FrameRecords:
         self.data = bytearray(_EMPTY_HEAD).join(parts)
 
     def filled(self, kinds: Kinds, framing: str, received: Int64s, payload_at: Int64s) -> pa.Array:
-        """The records, binary, as :meth:`MamaRecord.encode` makes them; shapes are (n,). ``received``: nanoseconds
-        since the epoch; ``payload_at``: where the payload begins in each frame."""
+        """The records, binary, each as :meth:`MamaRecord.encode` makes it.
+
+        :param kinds: :class:`MamaRecordKind` of each, shape (n,)
+        :param received: nanoseconds since the epoch, shape (n,)
+        :param payload_at: where the payload begins in each frame, shape (n,)
+        """
         n = len(self.bounds) - 1
         heads = np.zeros(n, _HEAD)
         heads["magic"], heads["version"], heads["kind"] = MAGIC, VERSION, kinds
@@ -159,7 +167,9 @@ class MamaRecords:
 
 
 def decode_records(payloads: pa.Array) -> MamaRecords:
-    """Decode ``payloads``: binary, without nulls."""
+    """
+    :param payloads: binary, without nulls
+    """
     data, begins, ends, heads = read_heads(payloads, _HEAD)
     is_record = heads["magic"] == MAGIC
     heads[~is_record] = 0

@@ -25,7 +25,11 @@ _KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_
 
 
 class Endpoint(NamedTuple):
-    """Endpoint of a socket, which binds or connects; ``address`` is ``tcp://host:port``."""
+    """Of a socket.
+
+    :ivar address: ``tcp://host:port``
+    :ivar bind: the socket binds there; else it connects
+    """
 
     address: str
     bind: bool = False
@@ -38,10 +42,12 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """How a peer reaches its network; times in seconds. ``program`` is its name for others.
+    """Times in seconds.
 
+    :ivar framing: framing of the network's messages
     :ivar naming: addresses of the name servers, ``tcp://host:5756``; empty: direct mode
-    :ivar publish_address: naming: interface that the sending socket binds; None: the one towards the name server
+    :ivar publish_address: naming: interface that the sending socket binds; None: the one that the name server is
+        reached by, as it sees itself
     :ivar outgoing: direct: endpoints of the sending socket
     :ivar incoming: direct: endpoints of the receiving socket; naming: ignored
     :ivar receive: has a receiving socket at all
@@ -49,7 +55,9 @@ class PeerSettings:
     :ivar linger: longest wait at the end until everything is written
     :ivar join_timeout: for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
-    :ivar heartbeat: disconnect a reader whose process stands still so long; None: never, and it holds the others
+    :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
+        None: it holds them for as long as it likes
+    :ivar program: name of this peer, for others
     """
 
     framing: Framing
@@ -182,12 +190,12 @@ _NUMBER = re.compile(r"\s*[+-]?\d+")
 def property_urls(
     properties: Mapping[str, str], name: str, framing: str | None, *, receiver: bool = False
 ) -> list[str]:
-    """URLs of the transport ``name`` for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls`.
-    :class:`ConfigError` for an endpoint that is no ``tcp://host:port``.
+    """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 
     :param properties: of the file, by key
     :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
+    :raises ConfigError: an endpoint is no ``tcp://host:port``
     """
     framing = OZ.name if framing is None else framing
     if framing not in FRAMINGS:

@@ -27,7 +27,10 @@ Socket = zmq.Socket[bytes]
 
 
 def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
-    """A socket for messages of ``most`` bytes, ``high_water_mark`` of them in each direction and connection."""
+    """
+    :param most: bytes of a message that is taken
+    :param high_water_mark: messages that wait in each direction and connection
+    """
     made = context.socket(kind)
     made.setsockopt(zmq.LINGER, 0)
     made.setsockopt(zmq.MAXMSGSIZE, most)
@@ -39,8 +42,10 @@ def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_m
 
 
 def make_sender(context: zmq.Context[Socket], high_water_mark: int, heartbeat: float | None) -> Socket:
-    """XPUB that tells of each subscription and its end, and drops nothing. ``heartbeat``: seconds that a reader may be
-    silent; None: for ever."""
+    """XPUB that tells of each subscription and its end, and drops nothing.
+
+    :param heartbeat: seconds that a reader may be silent; None: for ever
+    """
     made = make_socket(context, zmq.XPUB, MAX_SUBSCRIPTION, high_water_mark)
     made.setsockopt(zmq.XPUB_VERBOSER, 1)
     made.setsockopt(zmq.XPUB_NODROP, 1)
@@ -51,8 +56,11 @@ def make_sender(context: zmq.Context[Socket], high_water_mark: int, heartbeat: f
 
 
 def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
-    """Bind and connect; where it is bound, empty if it is not. :class:`Unavailable` for an address in use,
-    :class:`ConfigError` for one that cannot be used."""
+    """Bind and connect; where it is bound, empty if it is not.
+
+    :raises Unavailable: an address is in use
+    :raises ConfigError: an address cannot be used
+    """
     bound = ""
     for address, bind in endpoints:
         try:
@@ -70,7 +78,10 @@ def attach(sock: Socket, endpoints: Sequence[Endpoint]) -> str:
 
 
 def address_towards(endpoint: str) -> str:
-    """Address of the interface that a host is reached by; :class:`Unavailable` for an unknown name."""
+    """The address of the interface by which a host is reached: where others of its network reach this one.
+
+    :raises Unavailable: its name is not known
+    """
     parts = urlsplit(endpoint)
     try:
         family, _, _, _, address = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_DGRAM)[0]
@@ -115,7 +126,11 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 
 
 class NamingSockets:
-    """Takes part in the naming service of OZ; poll ``incoming``. ``zmq.ZMQError``: no more sockets or files."""
+    """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
+
+    :ivar incoming: to be polled
+    :raises zmq.ZMQError: no more sockets or files
+    """
 
     def __init__(self, me: NamingFrame, servers: int, high_water_mark: int) -> None:
         self.client = NamingClient(me, servers)
@@ -129,7 +144,10 @@ class NamingSockets:
         self.incoming.subscribe(NAMING_TOPIC.encode())
 
     def serve(self, data: Socket | None, now: float) -> list[PeerChange]:
-        """Do what was announced, and what is due; ``data`` is the socket that connects to other peers."""
+        """Do what was announced, and what is due.
+
+        :param data: the socket that connects to other peers
+        """
         changes: list[PeerChange] = []
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_ANNOUNCEMENTS):

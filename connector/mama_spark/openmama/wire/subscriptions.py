@@ -19,7 +19,10 @@ _BEGIN, _END = 1, 0
 
 
 class SubscriptionChange(NamedTuple):
-    """The first reader of a prefix (without the NUL at the end) came, or the last one went."""
+    """The first reader of a prefix came, or the last one went.
+
+    :ivar prefix: bytes without the NUL at the end
+    """
 
     prefix: bytes
     begins: bool
@@ -30,7 +33,10 @@ class SubscriptionChange(NamedTuple):
 
 
 class SubscriptionTable:
-    """Counts the readers of each prefix; ``version`` rises with each change of what is wanted."""
+    """Counts the readers of each prefix.
+
+    :ivar version: rises with each change of what is wanted
+    """
 
     def __init__(self, most: int = MAX_PREFIXES) -> None:
         self._most = most
@@ -92,7 +98,10 @@ MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their reques
 
 
 class OpenInboxes:
-    """Requests under way of the peer with uuid ``transport``."""
+    """Requests under way.
+
+    :param transport: uuid of the peer
+    """
 
     def __init__(self, framing: Framing, transport: str) -> None:
         self._framing, self._transport = framing, transport
@@ -130,7 +139,10 @@ class _Waiting(NamedTuple):
 
 
 class PendingReplies:
-    """Replies that wait for the subscription of their requester; ``dropped``: too late, or too many."""
+    """Replies that wait for the subscription of their requester.
+
+    :ivar dropped: whose requester did not subscribe in time, or which were too many
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()

@@ -18,9 +18,11 @@ _ALIGN = 8
 
 
 class ValueFrames:
-    """The frames around the values of packs, in a schema of one binary column.
+    """The frames around the values of packs.
 
-    :param begin, end: bytes before and behind each message; ``begin`` is a multiple of eight long
+    :param schema: one binary column
+    :param begin: bytes before each message, a multiple of eight
+    :param end: bytes behind each message
     """
 
     def __init__(self, schema: pa.Schema, begin: bytes, end: bytes) -> None:
@@ -36,9 +38,12 @@ class ValueFrames:
         self._end = len(end)
 
     def heads(self, sizes: Int64s, starts: Int64s) -> tuple[pa.Buffer, Int64s]:
-        """The heads before the values (begin, metadata and offsets of each pack, one after the other), and where each
-        begins, with the end of the last. ``sizes``: bytes of each value; ``starts``: first value of each pack, with the
-        end of the last."""
+        """The heads before the values: begin, metadata and offsets of each pack, one after the other, and where each
+        begins, with the end of the last.
+
+        :param sizes: bytes of each value
+        :param starts: first value of each pack, with the end of the last
+        """
         rows = np.diff(starts)
         upto = np.concatenate(([0], np.cumsum(sizes)))
         words = len(self._head) + (rows + 2) // 2  # of 64 bits: offsets of 32 bits, one more than rows, padded
@@ -53,7 +58,11 @@ class ValueFrames:
         return pa.py_buffer(out), begin * 8
 
     def ends(self, value_bytes: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
-        """Views of padding and end behind the values of each pack; ``buffer``: number that their buffer will have."""
+        """Views of what stands behind the values of each pack: padding, and the end.
+
+        :param value_bytes: of the values of each pack
+        :param buffer: number that the buffer returned will have
+        """
         table = np.zeros((_ALIGN, 4), np.int32)
         for padding in range(_ALIGN):
             text = self._closing[_ALIGN - 1 - padding :]

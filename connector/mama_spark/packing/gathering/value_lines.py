@@ -62,7 +62,12 @@ def _without_line_feeds(payloads: PayloadPlaces) -> pa.Buffer:
 
 
 def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes: Int64s, short: Int64s) -> pa.Buffer:
-    """The bytes of all lines, copied once. ``starts``: in the payload; ``short``: lines whose views contain them."""
+    """The bytes of all lines, copied once.
+
+    :param counts: lines of each payload
+    :param starts: of each line in its payload
+    :param short: lines whose views contain them
+    """
     views = np.zeros((len(sizes), 4), np.int32)
     views[:, 0], views[:, 2] = sizes, np.repeat(payloads.which, counts)
     views[:, 3] = starts + np.repeat(payloads.begins, counts)

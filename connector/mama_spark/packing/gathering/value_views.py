@@ -104,7 +104,7 @@ class PayloadPlaces:
 
     @classmethod
     def of(cls, payloads: pa.Array, at: Int64s) -> Self:
-        """Of the payloads ``at`` of a binary or binary_view array."""
+        """The places of the payloads ``at`` of a binary or binary_view array."""
         if not pa.types.is_binary_view(payloads.type):
             bounds, payload_bytes = payload_bounds(payloads), payloads.buffers()[2] or pa.py_buffer(b"")
             return cls([payload_bytes], np.zeros(len(at), np.int64), bounds[at], bounds[at + 1] - bounds[at])

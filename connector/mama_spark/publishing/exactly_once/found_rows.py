@@ -159,7 +159,10 @@ class _Run:
         self._number[places] = (self._number[places] & self._mask) | self._number.dtype.type(flag << int(self._bits))
 
     def places(self, keys: Keys, which: Int64s, flag: int, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-        """(contents, places) of rows of these contents with this flag, of each content ``want`` rows at most."""
+        """Rows of these contents that have this flag: (contents, places).
+
+        :param which: contents that are looked for; ``want``: how many rows of each content at most
+        """
         low = np.searchsorted(self.high, keys.high[which])
         n = np.searchsorted(self.high, keys.high[which], "right") - low
         one = np.flatnonzero(n == 1)

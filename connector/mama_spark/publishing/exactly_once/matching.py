@@ -111,8 +111,12 @@ ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """The stored rows of one attempt, by stream whose marker names it; each settles one row. ``shared``: rows of
-    earlier runs may be rows of other partitions: they are claimed before they settle one."""
+    """The stored rows of one attempt, by stream; each settles one row.
+
+    :param partition: of the attempt
+    :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
+    :ivar streams: streams whose markers name this attempt
+    """
 
     def __init__(self, partition: int, *, shared: bool) -> None:
         self._partition, self._shared = partition, shared

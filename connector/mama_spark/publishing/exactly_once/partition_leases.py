@@ -28,7 +28,10 @@ _AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
 
 
 def lease_end(began: float, seconds: float) -> float:
-    """Until when nobody takes over a partition whose marker was written after ``began``; ``seconds``: of the lease."""
+    """Until when nobody takes over a partition whose marker was written after ``began``.
+
+    :param seconds: of the lease
+    """
     return began + LEASE_MARGIN * seconds
 
 

@@ -82,7 +82,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Attempt:
     """One attempt at one partition of a batch.
 
-    :ivar write: query id or ``txnAppId``; ``run``: of the query, or of the job
+    :ivar write: identity of the write: query id or ``txnAppId``
+    :ivar run: of the query, or of the job
     :ivar owner: another one for each attempt
     :ivar prefix: that the ids of the batch begin with, up to the partition
     :ivar form: how rows become messages: a repetition must do it alike
@@ -264,9 +265,10 @@ class TaskTurn(Turn):
     """Has the task marker name this attempt. It ends with ``GO``.
 
     :param after: last sequence of the stream at some moment before
-    :param servers: that this attempt sends to; ``before``: that may still hand on what the attempts before have sent
+    :param servers: that this attempt sends to
     :ivar began: when the marker was not written yet, in the seconds of ``now``
     :ivar repeated: there was an attempt before in this run
+    :ivar before: servers that may still hand on what the attempts before have sent
     """
 
     def __init__(self, me: Attempt, lease: float, after: int, now: float, servers: tuple[str, ...] = ()) -> None:

@@ -218,7 +218,7 @@ class BatchSession:
                 time.sleep(looks.next())
 
     def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
-        """None: the marker has changed meanwhile, or nobody knows."""
+        """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
         text = protocol.encode(value)
         try:
             return Marker(self._ask(lambda: self._ledger.set_marker(key, text, read.revision)), text)
@@ -240,7 +240,10 @@ class BatchSession:
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
-        """The dead letters that are stored under the same id; raises as :meth:`begin`."""
+        """The dead letters that are stored under the same id.
+
+        :raises ConfigError, Unavailable: see :meth:`begin`
+        """
         self.begin(letters.topics.dictionary)
         if not self.repeats or letters.ids is None:
             return []

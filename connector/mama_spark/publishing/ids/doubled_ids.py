@@ -33,7 +33,9 @@ class DoubledIdCheck:
     """For the rows of one attempt of one task, in the order in which they come.
 
     :param reject: doubled rows fail; otherwise they are only counted
-    :ivar first: id and topic of the first doubled row; ``count``: of all so far
+    :param most: see :data:`MOST_IDS`
+    :ivar count: doubled rows so far
+    :ivar first: id and topic of the first one
     """
 
     def __init__(self, reject: bool, most: int = MOST_IDS) -> None:

@@ -158,8 +158,11 @@ class IdMaker:
 
 
 class ParsedIds(NamedTuple):
-    """Ids of one batch, taken apart: ``digests`` is ``h``, shape (rows, 16); ``rows``: which of the ids have this form,
-    ascending; the others are of other messages (dead letters)."""
+    """Ids of one batch, taken apart.
+
+    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
+    :ivar digests: ``h``, shape (rows, 16)
+    """
 
     rows: Int64s
     digests: npt.NDArray[np.uint8]
@@ -168,7 +171,10 @@ class ParsedIds(NamedTuple):
 
 
 def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
-    """Take ids apart; ``head``: length of what stands before the partition."""
+    """Take ids apart.
+
+    :param head: length of what stands before the partition
+    """
     rows: Int64s = np.arange(len(ids))
     found = _parse_alike(ids, head) if ids else None
     if found is None:
@@ -204,7 +210,7 @@ def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8]
 
 
 def _digits(text: npt.NDArray[np.uint8]) -> Int64s | None:
-    """None if they are no decimal numbers."""
+    """Decimal numbers of one width; None if they are none."""
     values = text.astype(np.int64) - ord("0")
     if values.size and (int(values.min()) < 0 or int(values.max()) > 9):
         return None
@@ -251,7 +257,10 @@ def _streamed(head: bytes, payload: memoryview) -> bytes:
 
 
 def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
-    """The bytes before the payload, for each row; ``few``: a loop over the rows costs less than calls for columns."""
+    """The bytes before the payload, for each row.
+
+    :param few: a loop over the rows costs less than calls for columns
+    """
     names, indices = batch.topics.dictionary.to_pylist(), batch.topics.indices
     topics = [_counted((name or "").encode()) for name in names] + [_counted(b"")]
     codes = (indices.fill_null(len(names)) if indices.null_count else indices).to_pylist()

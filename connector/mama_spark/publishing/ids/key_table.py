@@ -36,8 +36,10 @@ class KeyTable:
         return 8 * (len(self._keys) + 1) * self._most_slots
 
     def find(self, keys: Keys, numbers: Int64s) -> Int64s:
-        """The slots of keys, until the next call; -1 for those that are new when the table is full. ``numbers``: of
-        each key if it is new, above 0; of equal keys the last one counts."""
+        """The slots of keys, until the next call; -1 for those that are new when the table is full.
+
+        :param numbers: of each key if it is new, above 0; of equal keys the last one counts
+        """
         self._grow(self._count + len(numbers))
         return self._place(keys, numbers)
 
@@ -69,7 +71,7 @@ class KeyTable:
         return slots
 
     def _take(self, at: Int64s, new: Int64s, keys: Keys, numbers: Int64s, slots: Int64s) -> None:
-        """Of keys that want the same slot, the last one gets it."""
+        """Give free slots to keys: of those that want the same, to the last one."""
         self.full = self.full or self._count + len(new) > self._load * len(self.numbers)
         if self.full:
             slots[new] = -1

@@ -29,7 +29,9 @@ class PendingBatch:
 
 class CallbackDispatcher:
     """Notifications are queued under the caller's lock and delivered by :meth:`deliver`, one at a time.
-    ``FlightBatch.stream`` points at ``streams``; ``domains``: those they belong to."""
+
+    :param streams: names that ``FlightBatch.stream`` points at; ``domains``: those they belong to
+    """
 
     def __init__(self, listener: PublisherListener | None, streams: list[str], domains: list[str | None]) -> None:
         self.listener = listener

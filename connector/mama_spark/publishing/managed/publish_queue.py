@@ -23,8 +23,12 @@ Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
 class PublishQueue:
-    """The queue, of ``size`` messages with ids ``<id_prefix>-<number>`` (MP-18). Thread-safe. ``callers``: threads that
-    must not wait for space, because they make it."""
+    """The queue. Thread-safe.
+
+    :param size: messages that may wait
+    :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
+    :param callers: threads that must not wait for space, because they make it
+    """
 
     def __init__(self, size: int, id_prefix: str, callers: set[int]) -> None:
         self._size, self._prefix, self._callers = size, id_prefix, callers

@@ -24,11 +24,13 @@ class FlightBatch:
     :ivar n: how many; ``open``: how many of them are not settled
     :ivar messages: row i is the message of flight i; None once all are settled and reported
     :ivar context: value of the caller of :meth:`.Window.open`, by which it finds its own data again
+    :ivar state: :class:`FlightState`
     :ivar sends: how often sent; ``token``: of the last send
     :ivar first_token: of all sends of all flights
     :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
     :ivar published: monotonic time at which the first send began, NaN before; ``settled``: of the terminal event
-    :ivar sequence, stream: -1 where the middleware does not give them; ``stream``: index into ``Window.streams``
+    :ivar sequence: -1 where the middleware does not give it; ``duplicate``
+    :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known

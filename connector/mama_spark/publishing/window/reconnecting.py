@@ -43,8 +43,10 @@ class OutageTimer:
         self._delays.reset()
 
     def wait(self, error: MamaError) -> None:
-        """Sleep before the next attempt; raises ``error`` if it is not worth another one, or the outage would last too
-        long."""
+        """Sleep before the next attempt.
+
+        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
+        """
         from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
         delay = self._delays.next()
@@ -69,8 +71,11 @@ class ReconnectingBridge(Generic[B]):
         self._bridge: B | None = None
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
-        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors, of which it raises
-        the last; ``timeout``: for this call, instead of that of all calls."""
+        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
+
+        :param timeout: for this call, instead of that of all calls
+        :raises MamaError: the last one
+        """
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
@@ -98,8 +103,10 @@ class ReconnectingBridge(Generic[B]):
 
 
 def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times, with the logs that the options name; it raises its
-    last error, after ``waitTimeout`` without an answer; at once if it is not retryable."""
+    """The result of ``question``, which may be called several times, with the logs that the options name.
+
+    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
+    """
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
         return bridge.call(question)

@@ -40,8 +40,12 @@ class PendingResend:
 
 
 class ResendQueue:
-    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; an outage can suspend their retry deadlines.
-    ``patient``: outages are waited for; ``next_deadline``: no flight that waits has an earlier one."""
+    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; their retry deadlines can be suspended for an
+    outage.
+
+    :ivar patient: outages are waited for
+    :ivar next_deadline: no flight that waits has an earlier deadline
+    """
 
     def __init__(self, policy: WindowConfig) -> None:
         self._policy = policy

@@ -11,8 +11,12 @@ from mama_spark.options.window import is_retryable
 
 
 def may_resend(error: MamaError, *, repeatable: bool = True, retry_on: Callable[[Any], bool] = is_retryable) -> bool:
-    """Whether the same message, or request, may be sent again after ``error``. ``repeatable``: a second copy does no
-    harm: the middleware recognises the id of the message, or the request only reads."""
+    """Whether the same message, or request, may be sent again after ``error``.
+
+    :param repeatable: a second copy does no harm, because the middleware recognises the id of the message, or because
+        the request only reads
+    :param retry_on: which errors are worth a resend
+    """
     return retry_on(error) and (repeatable or not error.may_have_landed)
 
 

@@ -62,8 +62,12 @@ class SendLoop:
 
     :param on_event: called with each event of the transport before the window learns of it
     :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: looks for a message before a resend, once all its copies are stored or lost; None = it is sent
-    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = the messages themselves
+    :param check: looks for a message that may be stored before it is sent again, once all copies of it are stored or
+        lost; None = it is sent
+    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
+        are
+    :param log_prefix: of the lines about events of the transport
+    :param clock: monotonic seconds
     :ivar bridge_full: the bridge did not take everything in the last call
     :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
     :ivar last_cause: the last refusal or disconnection, for people
@@ -96,8 +100,12 @@ class SendLoop:
         rejected: Mapping[int, PublishError] = MappingProxyType({}),
         stored: Sequence[StoredFlights] = (),
     ) -> deque[Span]:
-        """Have the bridge check queued flights, fail those that cannot be sent or are known to be ``rejected``, settle
-        those that are ``stored`` already; the spans of the others. Raises as :meth:`.PublisherBridge.prepare`."""
+        """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others.
+
+        :param rejected: rows that are known to be wrong
+        :param stored: flights whose rows are stored already
+        :raises ConfigError, Unavailable: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`
+        """
         if not flights.n:
             return deque()
         result = self.bridge.prepare(self._outgoing(messages_of(flights)))
@@ -273,7 +281,10 @@ class SendLoop:
         logger.warning("%s%s%s%s", self._log_prefix, what, event.info, topic)
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
-        """Whether to give up what is not settled; ``waiting``: there is something to send."""
+        """Whether to give up what is not settled.
+
+        :param waiting: there is something to send
+        """
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
         return self.outage.check(blocked, window.in_flight, now)
@@ -295,5 +306,8 @@ def _one_call(flights: FlightBatch, rows: Int64s) -> Int64s:
 
 
 def _within_bytes(totals: Int64s) -> int:
-    """``totals``: payload bytes of the first, the first two, ..."""
+    """How many messages go in one call.
+
+    :param totals: payload bytes of the first, the first two, ...
+    """
     return max(1, int(np.searchsorted(totals, MAX_SEND_BYTES, "right")))

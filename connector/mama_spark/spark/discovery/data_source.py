@@ -57,7 +57,8 @@ class DiscoveryJob:
 def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     """Check the options; no I/O but that of the properties file.
 
-    :raises OptionError, ConfigError: an option, or the properties file, is wrong
+    :param use: kind of read that Spark asks for
+    :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
     loaded = read_options(DiscoveryOptions, options, use)
@@ -73,7 +74,10 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
 
 
 def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
-    """Raises ConfigError if one of the options, which are as Spark hands them over, or the schema is wrong."""
+    """
+    :param given: the options, as Spark hands them over
+    :raises ConfigError: an option or the schema is wrong
+    """
     return ImageReader(_job(given, schema, BATCH_READ))
 
 
@@ -234,8 +238,10 @@ class _RecordsDiffer(MamaError):
 def read_between(
     bridge: ReconnectingBridge[DiscoveryBridge], start: Position, end: Position
 ) -> Iterator[list[DiscoveryEvent]]:
-    """Events between two positions, in order, each once, also when the connection is lost in between. Raises MamaError
-    if the outage lasts too long, or the log holds other records afterwards."""
+    """Events between two positions, in order, each once, also when the connection is lost in between.
+
+    :raises MamaError: the outage lasts too long, or the log holds other records afterwards
+    """
     reading = _RangeRead(start, end)
     while (events := bridge.call(reading.next_events)) is not None:
         yield events
@@ -270,7 +276,11 @@ class _RangeRead:
 
 
 def checked_for_gaps(events: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
-    """The same events; with ``fail_on_gap`` a gap raises DataLost, which names the lost records and what to do."""
+    """The same events.
+
+    :param fail_on_gap: raise at a gap event
+    :raises DataLost: names the lost records, and what to do
+    """
     for event in events:
         if event.kind is DiscoveryEventKind.GAP and fail_on_gap:
             raise DataLost(_data_lost_text(event))

@@ -37,7 +37,10 @@ def source_record(
     app_name: str | None,
     app_id: str | None = None,
 ) -> SourceRecord:
-    """The source record of a write, equal in all its tasks; ``identity``: query id, ``txnAppId`` or run id."""
+    """The source record of a write; equal in all its tasks.
+
+    :param identity: query id of a stream; ``txnAppId`` or run id of a batch write
+    """
     capabilities = {
         "format": "mamapub",
         "bridge": o.bridge_name,
@@ -97,8 +100,11 @@ class SourceAnnouncer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> bool:
-        """Announce, before the first publish; False: the broker does not answer, and the write goes on without
-        discovery. Raises ConfigError if the user must change something."""
+        """Announce, before the first publish.
+
+        :returns: False: the broker does not answer, and the write goes on without discovery
+        :raises ConfigError: the user must change something
+        """
         bridge = make_discovery(self._options)
         try:
             bridge.open()
@@ -119,7 +125,10 @@ class SourceAnnouncer:
         return True
 
     def add_events(self, events: Sequence[EventRecord], urgent: bool) -> None:
-        """Queue events, never waiting; ``urgent``: publish them before the end of the partition."""
+        """Queue events; never waits.
+
+        :param urgent: publish them before the end of the partition
+        """
         if self._bridge is None:
             return
         with self._changed:

@@ -41,7 +41,10 @@ logger = logging.getLogger("mama_spark")
 
 
 def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubWriter:
-    """Raises ConfigError if one of the options, which are as Spark hands them over, or a column is wrong."""
+    """
+    :param given: the options, as Spark hands them over
+    :raises ConfigError: an option or a column is wrong
+    """
     if overwrite:
         raise OptionError(
             'mamapub cannot overwrite: what was published cannot be taken back. Use mode("append"), '

@@ -112,8 +112,12 @@ class DeadLetterQueue:
 def single_rows_of(
     batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
-    """Failed flights as messages of one row, for the dead letters; ``at``: when each flight failed. The id is that of
-    the row, or else that of the flight with the position in the pack."""
+    """Failed flights as messages of one row, for the dead letters.
+
+    The id is that of the row, or else that of the flight with the position in the pack.
+
+    :param at: when each flight failed
+    """
     if context.packed is None:
         return batch, flight_id, errors, at
     rows, of = singles(batch)

@@ -59,8 +59,8 @@ class ColumnPlan:
 class SinkJob:
     """The data that every task of a write needs; made on the driver, pickled.
 
-    :ivar log_fields: columns of the DataFrame that go to the flight log; ``letter_fields``: the same for dead letters,
-        which are single rows where ``log_fields`` are those of packs
+    :ivar log_fields: columns of the DataFrame that go to the flight log
+    :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
     :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
     """
 
@@ -126,8 +126,10 @@ class TaskInfo:
 
 
 def task_info(streaming: bool) -> TaskInfo:
-    """Read from Spark's task context, whose names of properties are internals of Spark, read only here. Raises
-    ConfigError if a streaming task does not know its query or batch."""
+    """Read from Spark's task context. The names of the properties are internals of Spark, read only here.
+
+    :raises ConfigError: a streaming task does not know its query or batch
+    """
     from ..write_counts import PROPERTY
 
     context = TaskContext.get()

@@ -21,7 +21,10 @@ Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
 
 
 class GiveIds(Stage):
-    """Ids for messages that have none; ``renumber``: for ids that no stored message has; None = the numbers stay."""
+    """Ids for messages that have none.
+
+    :param renumber: for ids that no stored message has; None = the numbers stay
+    """
 
     def __init__(self, ids: IdMaker, renumber: Renumber | None = None) -> None:
         self._ids, self._renumber = ids, renumber

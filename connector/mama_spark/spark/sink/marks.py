@@ -39,7 +39,10 @@ class MarkUnpackable(Stage):
 
 
 class MarkDoubledIds(Stage):
-    """For rows that bring ids; ``counts`` gets the number of rows that were found, and the first of them."""
+    """For rows that bring ids.
+
+    :param counts: gets the number of rows that were found, and the first of them
+    """
 
     def __init__(self, check: DoubledIdCheck, counts: OutcomeCounts) -> None:
         self._check, self._counts = check, counts

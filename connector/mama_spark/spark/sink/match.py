@@ -35,7 +35,10 @@ class MatchStored(Stage):
         self._matched = 0
 
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
-        """May wait for the middleware. Raises ConfigError and Unavailable, as :meth:`.BatchSession.begin` does."""
+        """May wait for the middleware.
+
+        :raises ConfigError, Unavailable: see :meth:`.BatchSession.begin`
+        """
         self._session.begin(batch.messages.topics.dictionary)
         if not self._session.repeats:
             yield batch

@@ -288,8 +288,11 @@ def _progress(
 
 
 def _open_bridge(bridge: PublisherBridge, destinations: MessageBatch) -> None:
-    """Open the bridge and have it look for where the first messages go. Raises ConfigError if the user must change
-    something, Unavailable if the middleware does not answer."""
+    """Open the bridge and have it look for where the first messages go.
+
+    :raises ConfigError: the user must change something
+    :raises Unavailable: the middleware does not answer
+    """
     try:
         bridge.open()
         bridge.prepare(destinations)
@@ -311,7 +314,10 @@ def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
 
 
 def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
-    """The codec of a write; ``schema`` is of the rows that Spark gives."""
+    """The codec of a write.
+
+    :param schema: of the rows that Spark gives
+    """
     kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
     names = ["value"]
     names += [] if plan.headers is None else ["headers"]

@@ -76,8 +76,11 @@ class OutcomeRecorder:
     # --- the task's thread -----------------------------------------------------------------------------------
 
     def check_tables(self) -> None:
-        """Call this before the first publish. Raises FlightLogError if a table cannot be written, or is another one,
-        Unavailable if storage cannot be reached."""
+        """Before the first publish.
+
+        :raises FlightLogError: a table cannot be written, or is another one
+        :raises Unavailable: storage cannot be reached
+        """
         if self._staging is not None:
             self._staging.check(self._job.log_marker)
         if self._dead_letter_staging is not None:
@@ -127,7 +130,10 @@ class OutcomeRecorder:
     # --- the publisher's thread ------------------------------------------------------------------------------
 
     def on_finished(self, flights: FlightBatch) -> None:
-        """Record flights that have their outcome. Raises ConfigError, Unavailable if a dead letter was not stored."""
+        """Record flights that all have their outcome.
+
+        :raises ConfigError, Unavailable: a dead letter was not stored
+        """
         batch, context = messages_of(flights), flights.context
         if isinstance(context, SinkBatch):
             split = None if self._packs is None else self._packs.split_too_large(flights, batch, context)

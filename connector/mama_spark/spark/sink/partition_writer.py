@@ -24,8 +24,11 @@ from .stages import SinkBatch, finished, returned, through
 
 
 def publish_partition(job: SinkJob, task: TaskInfo, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
-    """Publish all rows and wait for their outcomes. Raises Unavailable if a retry of the task may succeed (broker or
-    storage gone); all else is in the report, so that one bad row does not make Spark publish all again."""
+    """Publish all rows and wait for their outcomes.
+
+    :raises Unavailable: a retry of the task may succeed (broker or storage gone); everything else is in the report, so
+        that one bad row does not make Spark publish the partition again
+    """
     report = PartitionReport(job.write_id(task), task.partition, task.attempt)
     report.knows_ids = middleware(job.options.bridge_name).batch_ledger is not None  # until the bridge says so
     recorder = OutcomeRecorder(job, task, report)

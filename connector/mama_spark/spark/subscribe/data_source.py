@@ -70,7 +70,10 @@ def schema_for(given: dict[str, str]) -> StructType:
 def batch_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
 ) -> MamaSubReader:
-    """``loaded_at``: microseconds since the epoch; ``cluster_cores``: tasks that run at once; None = not known."""
+    """
+    :param loaded_at: microseconds since the epoch, of ``load()``
+    :param cluster_cores: tasks that run at once, for the number of tasks; None = not known
+    """
     options = _options(given, BATCH_READ)
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
@@ -126,7 +129,7 @@ class MamaSubReader(LogReader, DataSourceReader):
 
 
 class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """On the driver, one object for the life of the query."""
+    """Streaming reads. On the driver, one object for the life of the query."""
 
     def __init__(
         self, options: SubscribeOptions, columns: MessageColumns, clock: Callable[[], float] = time.monotonic

@@ -140,7 +140,7 @@ class LogReader:
         return ReceiveSpan(self.options, r.stream)
 
     def find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
-        """None if the log of the range is lost."""
+        """The log that the range is of; None if it is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
             found = bridge.log(r.stream)
@@ -216,9 +216,14 @@ def read_range(
     check: Callable[[RecordLog], None],
     observer: ReadObserver | None,
 ) -> Iterator[Records]:
-    """The records of a range, with payloads that may be binary_view arrays; after an outage it continues behind the
-    last record that came. ``find`` ends the read with None; ``check`` is called with the log after the last record.
-    Raises Unavailable if no record came for ``waitTimeout``."""
+    """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
+    binary_view arrays.
+
+    :param find: the log; None ends the read
+    :param read: of the log, the records behind a sequence
+    :param check: called with the log after the last record
+    :raises Unavailable: no record came for ``waitTimeout``
+    """
     outage = OutageTimer(o.wait_timeout)
     while True:
         try:
@@ -242,8 +247,11 @@ def read_range(
 
 
 def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
-    """How many tasks can read a log at once; None = any number. Raises OptionError if it does not take ``at_least``
-    (option ``minPartitions``)."""
+    """How many tasks can read a log at once; None = any number.
+
+    :param at_least: of them, as option ``minPartitions`` wants it
+    :raises OptionError: the log does not take so many
+    """
     limit = log.most_readers()
     if limit is None:
         return None
@@ -271,7 +279,10 @@ def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErro
 
 
 def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None) -> list[Loss]:
-    """Records lost between the planning of a task and its end. ``known``: known gaps; None: gaps are no loss."""
+    """Records that were lost between the planning of a task and its end.
+
+    :param known: gaps; None: they are no loss
+    """
     bounds, gaps = (found.bounds(), []) if known is None else found.bounds_and_missing(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]

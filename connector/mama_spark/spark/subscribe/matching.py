@@ -113,7 +113,11 @@ def _divided(
     limit: int,
     each: Mapping[str, float],
 ) -> dict[str, MatchRange] | None:
-    """The ranges up to ``last`` that together count at most ``limit``; ``each``: what a matching record counts."""
+    """The range of each stream, so that all together count at most ``limit``.
+
+    :param last: end of each, at most
+    :param each: what a matching record of a stream counts
+    """
 
     def part_of(stream: str, limit: int) -> MatchRange | None:
         before, most = start[stream].next - 1, max(1, int(limit / each[stream]))

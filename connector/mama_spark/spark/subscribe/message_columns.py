@@ -82,7 +82,10 @@ def rows(
 
 
 def operations_of(records: Records, key_value: str | None) -> pa.Array:
-    """What each record does to its topic or key; ``key_value``: see :class:`~.schema.MessageColumns`."""
+    """What each record does to its topic or key.
+
+    :param key_value: see :class:`~.schema.MessageColumns`
+    """
     if key_value is None:
         return pa.repeat(PUT, len(records))
     return imported(key_value).operations_of(records.headers, len(records))

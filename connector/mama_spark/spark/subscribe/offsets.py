@@ -97,7 +97,10 @@ class Loss:
 
 
 def data_lost(losses: Iterable[Loss], *, selective: bool = False) -> DataLost:
-    """The error for these losses; ``selective``: the query reads a part of the records only."""
+    """The error for these losses: what is gone, and what to do.
+
+    :param selective: the query reads a part of the records only
+    """
     unsure = "They may all be of topics that it does not read: nobody knows of which they were. " if selective else ""
     return DataLost(
         f"records that this query has not read are gone: {'; '.join(map(str, losses))}. {unsure}Either go on without "
@@ -143,8 +146,11 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
 def starting_offsets(
     bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Where a new query begins; ``at``: the first sequence of each stream, where a time says it; it wins over
-    ``wanted``. Raises ConfigError if the JSON names a stream that is none of the topics, or a sequence yet to come."""
+    """Where a new query begins.
+
+    :param at: the first sequence to read of each stream, where a time says it; it wins over ``wanted``
+    :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
+    """
     if at is not None:
         return _by_time(bounds, at)
     found = _resolve("startingOffsets", bounds, wanted, EARLIEST)

@@ -49,7 +49,8 @@ class RowUnpacker:
         return self._malformed + (0 if self._decoder is None else self._decoder.bad)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """Raises MamaError for a misfit with ``FAILFAST``, or a bad Tango record with ``failOnCorrupt``."""
+        """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
+        ``failOnCorrupt``"""
         for some, found in self._unpacked(records):
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))

@@ -49,9 +49,11 @@ class PlanAhead(Generic[T]):
         Thread(target=run, name="mamasub-plan", daemon=True).start()
 
     def take(self, key: Any) -> T | None:
-        """Wait for the plan of ``key``. None if it was not begun, was taken, or failed: a plan that begins now says
-        why, without what changed in the middle of this one. Raises Unavailable if the broker did not answer in time; to
-        ask again would wait as long once more."""
+        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
+        now says why, without what changed in the middle of this one.
+
+        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
+        """
         plan, self._plan = self._plan, None
         if plan is None or self._key != key:
             return None

@@ -98,8 +98,10 @@ def _recorded_schema(decoded: RecordFormat) -> StructType:
 class MessageColumns:
     """The columns that a query reads.
 
+    :ivar arrow: all of them
     :ivar typed: those of the packs' own columns, which the user's schema names
-    :ivar decoded: how records become columns, where a recorder wrote them; ``fields``: what it makes ``typed`` of
+    :ivar decoded: how records become columns, where a recorder wrote them
+    :ivar fields: what ``decoded`` makes ``typed`` of
     :ivar bucket: rows are keys; one that was deleted has no value
     :ivar key_value: module that says what a message does to its key or topic; None: each puts a value
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit

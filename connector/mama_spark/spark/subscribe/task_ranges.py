@@ -14,7 +14,11 @@ MAX_TASK_ROWS = 250_000
 
 
 def task_count(total: int, wanted: int | None, cores: int) -> int:
-    """How many tasks read ``total`` rows; ``wanted``: ``minPartitions``; ``cores``: tasks that run at once."""
+    """How many tasks read ``total`` rows.
+
+    :param wanted: ``minPartitions``
+    :param cores: tasks that run at once
+    """
     if wanted is not None:
         return wanted
     return max(1, min(-(-total // MIN_TASK_ROWS), max(cores, -(-total // MAX_TASK_ROWS))))

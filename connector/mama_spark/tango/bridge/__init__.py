@@ -35,7 +35,10 @@ class TangoBridge(PublisherBridge):
         self._log.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        """Raises ConfigError if the log does not store messages."""
+        """Validate a batch; see :class:`~mama_spark.contracts.bridge.PublisherBridge`.
+
+        :raises ConfigError: the log does not store messages
+        """
         prepared = self._log.prepare(batch)
         ack = self._log.capabilities.ack  # it may depend on the topics of the batch
         if ack is not Ack.STORED:

@@ -64,7 +64,10 @@ class ValueForm:
 
 
 def form_of(kind: pa.DataType) -> ValueForm:
-    """The Tango type of a column type; raises SchemaError if Tango has none."""
+    """Return the Tango type of a column type.
+
+    :raises SchemaError: Tango has no such type
+    """
     element, depth = kind, 0
     while pt.is_list(element) or pt.is_large_list(element):
         element, depth = element.value_type, depth + 1
@@ -91,7 +94,10 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def check(schema: pa.Schema) -> None:
-    """Raises SchemaError if a column of a DataFrame has a wrong type."""
+    """Check the columns of a DataFrame; see :class:`~mama_spark.contracts.message.RowCodec`.
+
+    :raises SchemaError: a column has a wrong type
+    """
     for name in ("device", "attribute", "quality"):
         if name in schema.names and not pt.is_string(schema.field(name).type):
             raise SchemaError(f"column {name!r} must be string, it is {schema.field(name).type}")

@@ -147,7 +147,10 @@ class RecordCodec:
 
 
 def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -> AttributeTopics:
-    """Raises BadTopic if Tango does not allow the name of the device or attribute."""
+    """Make the topics of an attribute.
+
+    :raises BadTopic: Tango does not allow the name of the device or attribute
+    """
     if device.count("/") != 2 or not all(device.split("/")):
         raise BadTopic(f"invalid device name, it must be domain/family/member: {device[:200]!r}")
     if not attribute or "/" in attribute:
@@ -199,7 +202,7 @@ class _Batch:
 
 
 def _times(rows: pa.RecordBatch, bad: Bad) -> Int64s:
-    """In nanoseconds since the epoch, shape (n,); 0: none."""
+    """Times in nanoseconds since the epoch, shape (n,); 0: none."""
     if "time" not in rows.schema.names:
         return np.zeros(rows.num_rows, np.int64)
     column = rows.column("time")

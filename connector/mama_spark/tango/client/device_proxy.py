@@ -60,12 +60,15 @@ def _read_nothing(_: CdrReader) -> None:
 
 
 class DeviceProxy:
-    """Proxy of one object of a server, by its object key: a device, an admin device (DServer), or the database.
-    ``name`` is in error messages, ``timeout`` in seconds; None: that of the connection.
+    """Proxy of one object of a server: a device, an admin device (DServer), or the database.
 
     Its methods raise the errors of :meth:`RpcConnection.call`; :class:`~mama_spark.tango.errors.DevFailed` if the
     device refused the call; :class:`~mama_spark.tango.errors.SystemException` if the server's ORB refused it;
-    :class:`~mama_spark.tango.errors.BadReply` if the result cannot be decoded.
+    :class:`~mama_spark.tango.errors.BadReply` if the result cannot be decoded. ``timeout`` is in seconds; None: the
+    timeout of the connection.
+
+    :param key: object key at its server
+    :param name: name of the object in error messages
     """
 
     def __init__(self, connection: RpcConnection, key: bytes, name: str = "") -> None:
@@ -90,7 +93,11 @@ class DeviceProxy:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Call a CORBA operation; ``body`` encodes the arguments, None: there are none."""
+        """Call a CORBA operation.
+
+        :param body: encodes the arguments; None: there are none
+        :param read: decodes the result
+        """
         for _ in range(_MAX_FORWARDS):
             reply, reader = self.connection.call(self.key, operation, body, timeout=timeout)
             try:
@@ -120,8 +127,11 @@ class DeviceProxy:
         source: DevSource = DevSource.DEV,
         timeout: float | None = None,
     ) -> Any:
-        """Execute a command; returns its result, None if it has none. Without a ``type``, ``argin`` is None (no
-        argument), a ``str``, or a list of ``str``."""
+        """Execute a command; returns its result, None if it has no result.
+
+        :param argin: argument; None: the command has none
+        :param type: type of the argument; None: ``argin`` is None, a ``str``, or a list of ``str``
+        """
         code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
         call = CommandCall(name, code, argin, source, self.client)
 
@@ -131,8 +141,11 @@ class DeviceProxy:
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
 
     def read(self, names: Sequence[str], idl: int = 5) -> list[AttributeValue]:
-        """Read attributes of a device of this IDL version: one value for each name, with ``errors`` if it could not be
-        read."""
+        """Read attributes; returns one value for each name. The value of an attribute that could not be read has
+        ``errors``.
+
+        :param idl: IDL version of the device
+        """
         operation, call = reading(idl), ReadCall(tuple(names), client=self.client)
 
         def body(writer: CdrWriter) -> None:
@@ -174,8 +187,10 @@ class DeviceProxy:
         return SubscriptionInfo.parse(*self._longs_and_strings(SUBSCRIBE, subscriber.argin()))
 
     def confirm(self, subscriptions: Sequence[Confirmation]) -> None:
-        """Confirm subscriptions (TG-37); raises DevFailed (API_CommandNotFound) if the server is too old to have the
-        command."""
+        """Confirm subscriptions (TG-37).
+
+        :raises DevFailed: API_CommandNotFound: the server is too old to have the command
+        """
         self.command(CONFIRM, confirm_argin(subscriptions))
 
     def query_event_system(self) -> dict[str, Any]:
@@ -220,24 +235,35 @@ def reference_of(name: DeviceName, *, timeout: float) -> Reference:
 
 
 def open_reference(reference: Reference, name: str, *, timeout: float) -> DeviceProxy:
-    """Connect to an object by its reference; raises ServerAway if no address of its server accepted the connection.
-    ``name`` is that of the object in error messages."""
+    """Connect to an object by its reference.
+
+    :param name: name of the object in error messages
+    :raises ServerAway: no address of its server accepted the connection
+    """
     connection = RpcConnection(reference.addresses, timeout=timeout, minor=reference.minor)
     return DeviceProxy(connection.open(), reference.key, name)
 
 
 def open_device(name: DeviceName | str, *, tango_host: str | None = None, timeout: float) -> DeviceProxy:
-    """Connect to a device by its name; raises BadAddress if it is invalid, and the errors of :func:`reference_of` and
-    :func:`open_reference`. ``tango_host`` is ``host:port`` of the database of names without a host; ``timeout`` is in
-    seconds, of each step, and of later calls."""
+    """Connect to a device by its name. Raises the errors of :func:`reference_of` and :func:`open_reference`.
+
+    :param tango_host: ``host:port`` of the database of names without a host
+    :param timeout: timeout of each step, and default timeout of calls, in seconds
+    :raises BadAddress: the name is invalid
+    """
     known = parse_device(name, tango_host) if isinstance(name, str) else name
     return open_reference(reference_of(known, timeout=timeout), known.device, timeout=timeout)
 
 
 def device_names(host: str, pattern: str, timeout: float) -> set[str]:
-    """The device names in the database at ``host``, its ``host:port``, that match a pattern with ``*``, ``?`` and
-    ``[ab]``, all in lower case, whether the devices run or not. Names of admin devices are included only if the pattern
-    begins with ``dserver/``. Raises the errors of :func:`open_reference` and :class:`DeviceProxy`."""
+    """Return the device names in the database that match a pattern, in lower case, whether the devices run or not.
+    Names of admin devices are included only if the pattern begins with ``dserver/``.
+
+    :param host: ``host:port`` of the database
+    :param pattern: pattern with ``*``, ``?`` and ``[ab]``, in lower case
+    :param timeout: timeout of connecting and of the call, each in seconds
+    :raises MamaError: the errors of :func:`open_reference` and :class:`DeviceProxy`
+    """
     database_pattern = re.sub(r"\?|\[[^\]]*\]", "*", pattern)  # databases have no other wildcard
     reference = Reference(parse_tango_host(host), DATABASE_KEY)
     with open_reference(reference, "the database", timeout=timeout) as database:
@@ -254,8 +280,10 @@ _OWN_CONNECTIONS = 200
 
 
 class DeviceConnectionPool:
-    """Connected device proxies by device name. Methods may be called in any thread; ``timeout`` is that of a call in
-    seconds."""
+    """Connected device proxies by device name. Methods may be called in any thread.
+
+    :param timeout: timeout of a call in seconds
+    """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -273,7 +301,10 @@ class DeviceConnectionPool:
             device.close()
 
     def device(self, name: DeviceName) -> DeviceProxy:
-        """A connected proxy of a device; raises MamaError if it cannot be reached, or the pool is closed."""
+        """Return a connected proxy of a device.
+
+        :raises MamaError: the device cannot be reached, or the pool is closed
+        """
         with self._lock:
             found = self._devices.get(name)
         if found is not None and not found.connection.closed:
@@ -313,8 +344,10 @@ class DeviceConnectionPool:
             found.close()
 
     def admin(self, name: DeviceName) -> tuple[DeviceName, DeviceProxy]:
-        """Name and connected proxy of the admin device of a device's server; raises MamaError if one of them cannot be
-        reached."""
+        """Return the name and a connected proxy of the admin device of a device's server.
+
+        :raises MamaError: the device or the admin device cannot be reached
+        """
         with self._lock:
             known = self._admins.get(name)
         if known is None:

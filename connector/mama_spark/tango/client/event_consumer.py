@@ -44,6 +44,7 @@ class EventConsumer:
     """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
     :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
+    :ivar delivery: its queues; ``connections``: those of the channels
     :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
@@ -101,8 +102,11 @@ class EventConsumer:
         self._call_pool, self.is_open = None, False
 
     def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
-        """Start to negotiate subscriptions. ``read``: read the value of each attribute and deliver it before events;
-        ``raises_errors``: the caller raises errors of the first negotiation, so they are not delivered as events."""
+        """Start to negotiate subscriptions.
+
+        :param read: read the value of each attribute and deliver it before events
+        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered as events
+        """
         requests = [
             SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, read) for s in subscriptions
         ]
@@ -214,7 +218,7 @@ class EventConsumer:
                     self._subscriptions[action.id].report(online, action.errors or None)
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
-        """In a thread of the pool."""
+        """Execute an action that makes a call, in a thread of the pool."""
 
         def run() -> None:
             try:

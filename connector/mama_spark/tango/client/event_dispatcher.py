@@ -30,8 +30,11 @@ class DispatchCounts:
 
     :ivar events: delivered events, each counted once, whatever the number of its subscriptions
     :ivar duplicates: second copies of events, which were dropped
-    :ivar missed: events missing in gaps of the counters
+    :ivar gaps: gaps in the counters
+    :ivar missed: events missing in these gaps
+    :ivar restarts: restarts of counters
     :ivar unrouted: messages with a topic without a subscription
+    :ivar malformed: messages that are no events
     """
 
     events: int = 0
@@ -90,8 +93,12 @@ class EventDispatcher:
             self.sequences.mark_restarted(topic)
 
     def dispatch(self, messages: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
-        """One subscription event for each message (its frames) and subscription, in order; GAP and RESTART precede
-        their event. ``received`` is the time of arrival, nanoseconds since the epoch."""
+        """Return one subscription event for each message and subscription, in order; GAP and RESTART precede their
+        event.
+
+        :param messages: frames of each message
+        :param received: time of arrival, nanoseconds since the epoch
+        """
         dispatched: list[SubscriptionEvent] = []
         routes, track, counts, event = self._routes, self.sequences.track, self.counts, SubscriptionEventKind.EVENT
         events = 0
@@ -122,8 +129,10 @@ class EventDispatcher:
         return dispatched
 
     def check_counters(self, sent: Mapping[bytes, int], received: int) -> list[SubscriptionEvent]:
-        """GAP for events that were lost after the newest one, and CHECK for topics without an event so far. ``sent``
-        has the counter of the newest event that the server of a topic has sent."""
+        """Return GAP for events that were lost after the newest one, and CHECK for topics without an event so far.
+
+        :param sent: topic -> counter of the newest event that its server has sent
+        """
         events: list[SubscriptionEvent] = []
         for topic, counter in sent.items():
             route = self._routes.get(topic)
@@ -140,8 +149,10 @@ class EventDispatcher:
         return events
 
     def check_values(self, values: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
-        """CHECK for values that differ from what was received; ``values`` are frames of values that were read now, with
-        the counter 0."""
+        """Return CHECK for values that differ from what was received.
+
+        :param values: frames of values that were read now, with the counter 0
+        """
         return [
             SubscriptionEvent(target, SubscriptionEventKind.CHECK, received, frames)
             for frames in values

@@ -139,8 +139,10 @@ class EventQueue:
         return self._closed
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Accept no more events, and wake threads that wait in :meth:`take`; ``failure`` is the error that closes the
-        subscriber. Events in the queue can still be taken."""
+        """Accept no more events, and wake threads that wait in :meth:`take`. Events in the queue can still be taken.
+
+        :param failure: error that closes the subscriber; None: there is none
+        """
         with self._changed:
             self._closed, self._failure = True, failure
             self._changed.notify_all()

@@ -27,8 +27,10 @@ _Value = tuple[object, ...]
 
 
 class LossDetector:
-    """Compares two checks. ``sequences`` are the counters of the received events; they are told which losses are
-    known."""
+    """Compares two checks.
+
+    :param sequences: counters of the received events; told which losses are known
+    """
 
     def __init__(self, sequences: SequenceTracker) -> None:
         self._sequences = sequences
@@ -45,8 +47,12 @@ class LossDetector:
             known.pop(topic, None)
 
     def check_counter(self, topic: bytes, counter: int) -> SequenceGap | int | None:
-        """The events that are certain to be lost, since a server has sent them up to this counter and they were not
-        received; where nothing was received yet, the counter that was sent before the first check."""
+        """Compare what a server has sent with what was received.
+
+        :param counter: of the newest event that the server has sent
+        :returns: the events that are certain to be lost now; where nothing was received yet, the counter that was sent
+            before the first check
+        """
         newest = self._sequences.newest(topic)
         before, self._sent[topic] = self._sent.get(topic), (counter, newest)
         if before is None or before[1] is not newest:
@@ -63,7 +69,10 @@ class LossDetector:
             self._delivered[frames[0]] = (self._sequences.newest(frames[0]), frames)
 
     def check_value(self, frames: Sequence[bytes]) -> bool:
-        """Whether to deliver a value that was read now, in the frames of an event."""
+        """Whether to deliver a value that was read now.
+
+        :param frames: of the value, as in an event
+        """
         topic = frames[0]
         value, newest = _value(frames), self._sequences.newest(topic)
         known = self._known(topic, newest)

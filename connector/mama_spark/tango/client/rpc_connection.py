@@ -21,9 +21,9 @@ _CHUNK = 1 << 16
 
 
 class RpcConnection:
-    """One connection to the first of these addresses that accepts it. Threads may share it; their calls wait for each
-    other.
+    """One connection. Threads may share it; their calls wait for each other.
 
+    :param addresses: addresses of the server; :meth:`open` tries them in order
     :param timeout: default timeout of a call in seconds, the wait for calls of other threads included
     :param minor: minor version of GIOP 1
     """
@@ -47,7 +47,10 @@ class RpcConnection:
         return self._socket is None
 
     def open(self) -> Self:
-        """Connect, also again after :meth:`close`; raises ServerAway if no address accepted the connection in time."""
+        """Connect. May be called again after :meth:`close`.
+
+        :raises ServerAway: no address accepted the connection in time
+        """
         deadline = time.monotonic() + self.timeout
         self.close()
         reasons = []
@@ -81,11 +84,11 @@ class RpcConnection:
     def call(
         self, key: bytes, operation: str, body: messages.Body | None = None, *, timeout: float | None = None
     ) -> tuple[messages.GiopReply, CdrReader]:
-        """Make a call of the object with this key; returns the reply, whatever its status, and a reader at the start of
-        its body.
+        """Make a call; returns the reply, whatever its status, and a reader at the start of its body.
 
+        :param key: object key
         :param body: encodes the arguments; None: there are none
-        :param timeout: in seconds; None: that of the connection
+        :param timeout: timeout in seconds; None: that of the connection
         :raises ServerAway: the connection is closed, or was lost before the call was sent
         :raises CallLost: no reply arrived in time (the connection stays open), or the connection was lost meanwhile
         :raises BadReply: the server sent no valid GIOP reply (the connection is closed)

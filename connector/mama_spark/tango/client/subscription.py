@@ -70,8 +70,13 @@ class EventSubMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:
-    """Totals since the subscriber was made: of received messages, events that full queues dropped, callbacks that
-    raised, and reconnections of channels."""
+    """Totals since the subscriber was made.
+
+    :ivar dispatched: totals of received messages
+    :ivar dropped: number of events that full queues dropped
+    :ivar callback_errors: number of callbacks that raised
+    :ivar reconnects: number of reconnections of channels
+    """
 
     dispatched: DispatchCounts
     dropped: int
@@ -151,11 +156,13 @@ class Subscription:
 
 
 class EventDelivery:
-    """The queues of one subscriber, and its ``lock``.
+    """The queues of one subscriber.
 
+    :param lock: lock of the subscriber; some methods need it held
     :param limit: largest number of waiting events, of the shared queue and of the queue for callbacks each
     :param max_bytes: approximate memory of the events in each queue; 0: no limit
     :ivar shared_queue: queue of the subscriptions without a callback
+    :ivar callback_queue: queue of the others
     :ivar callback_errors: number of callbacks that raised
     """
 
@@ -190,8 +197,10 @@ class EventDelivery:
         return self.shared_queue.dropped + self.callback_queue.dropped
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Close both queues, and wake threads that wait in ``take``; ``failure`` is the error that closes the
-        subscriber."""
+        """Close both queues, and wake threads that wait in ``take``.
+
+        :param failure: error that closes the subscriber; None: there is none
+        """
         for queue in (self.shared_queue, self.callback_queue):
             queue.close(failure)
 

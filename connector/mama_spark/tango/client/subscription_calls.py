@@ -53,8 +53,11 @@ class SubscriptionCalls:
     def negotiate(
         self, name: DeviceName, requests: Sequence[tuple[str, EventType]]
     ) -> list[NegotiatedChannel | MamaError]:
-        """Negotiate subscriptions to one device (TG-26 to TG-28), each to an attribute and event type; returns a result
-        or an error for each request, in order."""
+        """Negotiate subscriptions to one device (TG-26 to TG-28).
+
+        :param requests: attribute and event type of each subscription
+        :returns: a result or an error for each request, in order
+        """
         try:
             admin_name, admin = self._connections.admin(name)
         except MamaError as error:
@@ -83,9 +86,9 @@ class SubscriptionCalls:
         return results
 
     def confirm(self, name: DeviceName, confirmations: Sequence[Confirmation]) -> dict[Confirmation, DevFailed]:
-        """Confirm subscriptions (TG-37) with the server of this device; returns the confirmations that it refused, and
-        its errors.
+        """Confirm subscriptions (TG-37); returns the confirmations that the server refused, and its errors.
 
+        :param name: any device of the server
         :raises DevFailed: API_CommandNotFound: the server has no command to confirm
         :raises MamaError: the server cannot be reached
         """
@@ -109,9 +112,12 @@ class SubscriptionCalls:
     def ask_servers(
         self, subscriptions: Iterable[tuple[Subscription, str]]
     ) -> Iterator[dict[bytes, int] | list[list[bytes]]]:
-        """Ask the servers of connected subscriptions, given with their topics, what they have sent: counters of the
-        newest events by topic, or of servers that have none, values as frames with the counter 0. A server that does
-        not answer is left to the heartbeats."""
+        """Ask the servers of connected subscriptions what they have sent: counters of the newest events by topic, or of
+        servers that have none, values as frames with the counter 0. A server that does not answer is left to the
+        heartbeats.
+
+        :param subscriptions: with the topic of each
+        """
         by_server: dict[DeviceName, list[tuple[Subscription, str]]] = defaultdict(list)
         for subscription, topic in subscriptions:
             try:
@@ -130,8 +136,11 @@ class SubscriptionCalls:
                 logger.debug("no check of losses of %s: %s", server, error)
 
     def _sent_counters(self, name: DeviceName) -> dict[str, int] | None:
-        """By topic without the IDL version; None: the server's release cannot be asked (before Tango 10). Raises
-        MamaError if the server cannot be reached, or its reply cannot be used."""
+        """Counters of the newest events that a device's server has sent, by topic without the IDL version; None: its
+        release cannot be asked (before Tango 10).
+
+        :raises MamaError: the server cannot be reached, or its reply cannot be used
+        """
         try:
             state = self._connections.admin(name)[1].query_event_system()
         except DevFailed as error:
@@ -193,8 +202,10 @@ def _read(device: DeviceProxy, attribute: str, event: EventType, idl: int) -> Da
 
 
 def frames_of(topic: str, result: Data | tuple[DevError, ...]) -> list[bytes]:
-    """Encode the result of a read in the frames of an event with this topic and the counter 0; raises MamaError if it
-    cannot."""
+    """Encode the result of a read in the frames of an event with this topic and the counter 0.
+
+    :raises MamaError: the result cannot be encoded as an event
+    """
     parsed = parse(topic)
     if isinstance(result, tuple):
         return encode(Event(parsed, CallInfo(0, True), None, result))
@@ -202,9 +213,12 @@ def frames_of(topic: str, result: Data | tuple[DevError, ...]) -> list[bytes]:
 
 
 def choose(pairs: Sequence[EndpointPair]) -> EndpointPair:
-    """The endpoints to connect to: the only pair, or the first pair that accepts connections (TG-33). Raises
-    MulticastRefused if all pairs are for multicast, BadEndpoint if one is no ``tcp://host:port``, ServerAway if none of
-    several accepts."""
+    """Choose the endpoints to connect to: the only pair, or the first pair that accepts connections (TG-33).
+
+    :raises MulticastRefused: all pairs are multicast endpoints
+    :raises BadEndpoint: an endpoint is no ``tcp://host:port``
+    :raises ServerAway: none of several pairs accepts connections
+    """
     possible = [pair for pair in pairs if not any(map(is_multicast, pair))]
     if not possible:
         raise MulticastRefused(f"events by multicast are not supported: {pairs[0].event[:200]}")

@@ -37,7 +37,8 @@ class QueueOverflow(NamedTuple):
     """The subscription events that a full queue dropped.
 
     :ivar size: number of subscription events; a GAP counts as the events that it told of
-    :ivar first: counter of the first EVENT among them, or of a GAP; -1: there is none; ``last`` likewise
+    :ivar first: counter of the first EVENT among them, or of a GAP; -1: there is none
+    :ivar last: counter of the last EVENT among them, or of a GAP; -1: there is none
     """
 
     size: int
@@ -66,7 +67,10 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def event(self) -> Event | None:
-        """The decoded frames (EVENT_INFO, TG-11); None without frames. Raises BadEvent if they are no valid event."""
+        """The decoded frames (EVENT_INFO, TG-11); None without frames.
+
+        :raises BadEvent: the frames are no valid event
+        """
         if self.frames is None:
             return None
         found = decode(self.frames)
@@ -81,7 +85,10 @@ class SubscriptionEvent(NamedTuple):
 
     @property
     def value(self) -> AttributeValue:
-        """The attribute value of the event (TG-17); raises TypeError if it carries none."""
+        """The attribute value of the event (TG-17).
+
+        :raises TypeError: the event carries no value of an attribute
+        """
         data = self.data
         if not isinstance(data, AttributeValue):
             raise TypeError(f"this event carries no value: {self!r}")
@@ -102,8 +109,12 @@ class SubscriptionEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Subscription events in order, and as columns their decoded frames: row ``i`` is that of ``events[rows[i]]``,
-    where ``rows``, shape (n,), are the indices of the events that have frames, ascending."""
+    """Subscription events in order, and their decoded frames as columns.
+
+    :ivar rows: shape (n,): indices of the events that have frames, ascending; row ``i`` of ``columns`` is
+        ``events[rows[i]]``
+    :ivar columns: the n decoded events
+    """
 
     events: list[SubscriptionEvent]
     rows: npt.NDArray[np.int64]
@@ -114,7 +125,10 @@ class EventBatch:
 
 
 def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> EventBatch:
-    """Decode the frames of subscription events; reuse the ``decoder``, since it caches the layouts of frames."""
+    """Decode the frames of subscription events.
+
+    :param decoder: decoder to reuse in further calls, since it caches the layouts of frames
+    """
     framed = [event[3] for event in events]
     if None in framed:
         rows = np.array([row for row, frames in enumerate(framed) if frames is not None], np.int64)

@@ -41,6 +41,7 @@ class SubscriptionMachine:
     Methods that change the state return the actions to execute, in order. Reports about a cancelled subscription are
     ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
+    :param timeouts: periods; None: those of cppTango
     :param seed: from 0 to 1, of the jitter of retries; None: random
     """
 
@@ -164,8 +165,11 @@ class SubscriptionMachine:
     def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
-        """The server answered a confirmation. The errors of ids that it refused are reported, and all ids confirmed
-        again at the next check."""
+        """The server answered a confirmation.
+
+        :param refused: ids that the server refused, with its error stacks; these errors are reported, and all ids are
+            confirmed again at the next check
+        """
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
@@ -229,7 +233,7 @@ class SubscriptionMachine:
             yield from _negotiate(connected)
 
     def _stale_channel(self, subscription: Member) -> Channel | None:
-        """None: its heartbeats arrive, or it has no channel."""
+        """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
         negotiated = subscription.negotiated
         channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel if channel is not None and channel.stale else None

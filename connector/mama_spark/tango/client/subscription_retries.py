@@ -17,8 +17,10 @@ _ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server co
 
 
 class SubscriptionRetries:
-    """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each. ``seed`` of the
-    jitter is from 0 to 1; None: random."""
+    """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each.
+
+    :param seed: from 0 to 1, of the jitter; None: random
+    """
 
     def __init__(self, timeouts: Timeouts, seed: float | None) -> None:
         self._timeouts = timeouts
@@ -46,7 +48,10 @@ class SubscriptionRetries:
             other.next_retry = now
 
     def failed(self, now: float, subscription: Member, channel: Channel | None, errors: tuple[DevError, ...]) -> None:
-        """An attempt failed; ``channel`` is the missing server of the subscription, if it was connected before."""
+        """An attempt failed.
+
+        :param channel: the missing server of the subscription, if it was connected before
+        """
         if channel is not None:
             self._put_off(now, channel)
             subscription.next_retry = channel.next_attempt
@@ -61,7 +66,10 @@ class SubscriptionRetries:
 
     def due(self, now: float, missing: Callable[[Member], Channel | None]) -> list[Member]:
         """Take the subscriptions to negotiate again now. Of a missing server one device is tried at a time, another one
-        each time, so that the number of attempts does not grow with the number of its devices."""
+        each time, so that the number of attempts does not grow with the number of its devices.
+
+        :param missing: the missing server of a subscription
+        """
         found: list[Member] = []
         tried: dict[str, str] = {}  # channel -> full name of its device
         for subscription in sorted(self._waiting.values(), key=lambda subscription: subscription.failures):

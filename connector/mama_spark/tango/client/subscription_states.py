@@ -101,8 +101,14 @@ class SubscriptionRequest:
 
 @dataclass(frozen=True, slots=True)
 class NegotiatedChannel:
-    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs: topic of the events, heartbeat channel of the
-    server, chosen endpoints, IDL version of the device, and high-water mark that the subscriber is to set."""
+    """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
+
+    :ivar topic: topic of the events
+    :ivar channel: heartbeat channel of the server
+    :ivar pair: the chosen endpoints
+    :ivar idl: IDL version of the device
+    :ivar hwm: high-water mark that the subscriber is to set
+    """
 
     topic: str
     channel: str
@@ -125,8 +131,12 @@ class Negotiate:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Connect to both endpoints and subscribe to the heartbeats, whose topic has two spellings. ``again``: the channel
-    was connected before; replace its connection."""
+    """Connect to both endpoints and subscribe to the heartbeats.
+
+    :ivar heartbeats: both spellings of the heartbeat topic
+    :ivar again: the channel was connected before; replace its connection
+    :ivar hwm: high-water mark that its server sent
+    """
 
     channel: str
     pair: EndpointPair
@@ -185,8 +195,11 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE, or OFFLINE with its causes, the first cause first. ``again``: OFFLINE was reported with another
-    cause."""
+    """Deliver ONLINE or OFFLINE for this subscription.
+
+    :ivar errors: why it is OFFLINE, the cause first
+    :ivar again: OFFLINE was reported before, with another cause
+    """
 
     id: int
     online: bool
@@ -196,8 +209,11 @@ class ReportAvailability:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSubscription:
-    """Confirm these subscriptions of one channel (TG-37), in the order of ``ids``; report the result by
-    :meth:`SubscriptionMachine.on_confirmed` or :meth:`SubscriptionMachine.on_confirmation_failed`."""
+    """Confirm these subscriptions of one channel (TG-37); report the result by :meth:`SubscriptionMachine.on_confirmed`
+    or :meth:`SubscriptionMachine.on_confirmation_failed`.
+
+    :ivar confirmations: one for each of ``ids``
+    """
 
     channel: str
     ids: tuple[int, ...]
@@ -233,8 +249,10 @@ class Member:
     cause: str = ""  #: reason that was reported last for OFFLINE
 
     def apply(self, event: MachineEvent) -> SubscriptionState:
-        """Apply an event; returns the state before it. Raises IllegalTransition if the table has no transition for it
-        here."""
+        """Apply an event; returns the state before it.
+
+        :raises IllegalTransition: the table has no transition for this event in this state
+        """
         before, after = self.state, TABLE[self.state].get(event)
         if after is None:
             raise IllegalTransition(f"{event.name} in {self.state.name}")

@@ -40,8 +40,12 @@ class EventSink(Protocol):
 
 class ZmqEventReceiver:
     """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
-    order. ZeroMQ silently drops messages above the high-water mark ``hwm`` (TG-44); the counters of events show the
-    loss."""
+    order.
+
+    :param sink: gets received messages and reports
+    :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
+        events show the loss
+    """
 
     def __init__(self, sink: EventSink, *, hwm: int) -> None:
         self._sink, self.hwm = sink, hwm
@@ -81,8 +85,10 @@ class ZmqEventReceiver:
     # --- commands, from any thread ---
 
     def connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
-        """Connect to both endpoints and subscribe to the heartbeats; replaces an existing connection. ``hwm`` is the
-        high-water mark of the new event connection."""
+        """Connect to both endpoints and subscribe to the heartbeats. Replaces an existing connection.
+
+        :param hwm: high-water mark of the new event connection
+        """
         self.execute(lambda: self._connect(pair, heartbeats, hwm))
 
     def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
@@ -98,7 +104,10 @@ class ZmqEventReceiver:
         self.execute(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all commands so far were executed; False: they were not after ``timeout`` seconds."""
+        """Wait until all commands so far were executed; returns False if they were not executed in time.
+
+        :param timeout: seconds
+        """
         done = threading.Event()
         self.execute(done.set)
         return done.wait(timeout)
@@ -113,8 +122,10 @@ class ZmqEventReceiver:
                     self._wakeup.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Stop the thread and close the sockets, also twice and before :meth:`start`; raises Unavailable if the thread
-        did not end in time."""
+        """Stop the thread and close the sockets. May be called twice, and before :meth:`start`.
+
+        :raises Unavailable: the thread did not end in time
+        """
         if self._thread is None:
             return
         self.execute(self._stop)
@@ -207,7 +218,7 @@ def _receive_frames(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 def _receive_messages(socket: zmq.Socket[bytes]) -> list[list[bytes]]:
-    """Of a socket that receives few."""
+    """Receive all waiting messages of a socket that receives few."""
     found: list[list[bytes]] = []
     with contextlib.suppress(zmq.Again):
         while len(found) < _BURST:
@@ -225,6 +236,7 @@ class ChannelConnections:
 
     :param hwm: high-water mark; None: of the environment, or what the server sends
     :ivar hwm: of the newest connection
+    :ivar reconnects: how often a channel was connected again
     """
 
     def __init__(self, hwm: int | None) -> None:

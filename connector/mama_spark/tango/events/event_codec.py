@@ -57,7 +57,10 @@ class CallInfo:
 
 
 def read_call(frame: bytes, little: bool) -> CallInfo:
-    """Decode the third frame; raises CdrError if it is no call info, or too long."""
+    """Decode the third frame.
+
+    :raises CdrError: it is no call info, or too long
+    """
     if len(frame) == CALL_SIZE:
         version, ctr, size, nul, oid_bytes, flag = _USUAL[little].unpack(frame)
         if size == 1 and not nul and not oid_bytes and flag < 2:
@@ -81,7 +84,10 @@ def write_call(call: CallInfo, little: bool) -> bytes:
 
 
 def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
-    """:func:`write_call` of a usual call info, ten times as fast; raises CdrError if the counter is no u32."""
+    """:func:`write_call` of a usual call info, ten times as fast.
+
+    :raises CdrError: the counter is no u32
+    """
     try:
         return _USUAL[little].pack(VERSION, ctr, 1, 0, 0, is_except)
     except struct.error:
@@ -89,7 +95,10 @@ def usual_call(ctr: int, is_except: bool = False, little: bool = True) -> bytes:
 
 
 def read_order(frame: bytes) -> bool:
-    """Decode the second frame: True for little endian; raises BadEvent if it is no byte order."""
+    """Decode the second frame: True for little endian.
+
+    :raises BadEvent: it is no byte order
+    """
     if frame == LITTLE:
         return True
     if frame != BIG:
@@ -140,8 +149,10 @@ class Heartbeat:
 
 
 def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
-    """Decode an event or heartbeat; raises BadEvent if there are neither three nor four frames, or one is invalid, or
-    longer than its content."""
+    """Decode the frames of an event or heartbeat.
+
+    :raises BadEvent: there are neither three nor four frames, or one is invalid, or longer than its content
+    """
     if len(frames) not in (3, 4):
         raise BadEvent(f"{len(frames)} frames")
     is_event = len(frames) == 4
@@ -160,13 +171,19 @@ def decode(frames: Sequence[bytes]) -> Event | Heartbeat:
 
 
 def read_except(frame: bytes, little: bool) -> tuple[DevError, ...]:
-    """Decode the fourth frame of an event with errors; raises CdrError if it contains none."""
+    """Decode the fourth frame of an event with errors.
+
+    :raises CdrError: it contains no errors
+    """
     at = 2 * len(MAGIC) if frame.startswith(MAGIC, len(MAGIC)) else len(MAGIC)  # in events of pipes, twice
     return _read_all(frame, little, at, read_errors)
 
 
 def read_data(topic: Topic, frame: bytes, little: bool) -> Data:
-    """Decode the fourth frame of an event without errors; raises CdrError if it contains no data of such an event."""
+    """Decode the fourth frame of an event without errors.
+
+    :raises CdrError: it contains no data of such an event
+    """
     forms = _forms(topic)
     for form in forms[:-1]:
         try:
@@ -189,8 +206,10 @@ def _read_all(frame: bytes, little: bool, at: int, read: Callable[[CdrReader], _
 
 
 def encode(event: Event | Heartbeat) -> list[bytes]:
-    """Encode an event or a heartbeat; raises CdrError if a value does not fit its field, or the data are of another
-    type."""
+    """Encode an event or a heartbeat.
+
+    :raises CdrError: a value does not fit its field, or the data are of another type
+    """
     head = [event.topic.encode(), LITTLE if event.little else BIG, write_call(event.call, event.little)]
     if isinstance(event, Heartbeat):
         return head
@@ -209,8 +228,10 @@ def write_except(errors: Sequence[DevError], little: bool = True) -> bytes:
 
 
 def write_data(topic: Topic, data: Data, little: bool = True) -> bytes:
-    """Encode the fourth frame of an event without errors, in the newest form that the topic allows; raises CdrError as
-    :func:`encode`."""
+    """Encode the fourth frame of an event without errors, in the newest form that the topic allows.
+
+    :raises CdrError: a value does not fit its field, or the data are of another type
+    """
     form = _forms(topic)[0]
     if not isinstance(data, form.cls):
         raise CdrError(f"{type(data).__name__} on {topic}")
@@ -251,7 +272,10 @@ _OTHER = {
 
 
 def _forms(topic: Topic) -> tuple[_Form, ...]:
-    """The most probable form first; raises CdrError for the topic of a heartbeat."""
+    """The forms that data on this topic may have, the most probable first.
+
+    :raises CdrError: the topic of a heartbeat
+    """
     if topic.event is None:
         raise CdrError(f"events of {topic} have no data")
     if topic.event is EventType.ATTR_CONF:

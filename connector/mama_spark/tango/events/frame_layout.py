@@ -38,8 +38,12 @@ _VALUES_AT = 12  # magic, discriminator, count
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """One such layout. ``idl`` is 5, or 4 without the data type; the set value of a settable attribute follows the read
-    value; ``name_size`` counts bytes without the NUL."""
+    """One such layout.
+
+    :ivar idl: 5, or 4: without the data type
+    :ivar settable: the set value follows the read value
+    :ivar name_size: bytes of the attribute's name, without its NUL
+    """
 
     little: bool
     idl: int
@@ -113,11 +117,11 @@ class FrameLayout:
         qualities: npt.NDArray[np.integer[Any]],
         read: npt.NDArray[Any],
     ) -> list[bytes]:
-        """Encode many frames of this layout, of an attribute without a set value; raises CdrError if a time does not
-        fit the 32 bits of its seconds.
+        """Encode many frames of this layout, of an attribute without a set value.
 
         :param names: bytes of the attributes' names, shape (name_size,) or (n, name_size)
         :param times: nanoseconds since the epoch
+        :raises CdrError: a time does not fit the 32 bits of its seconds
         """
         block = np.zeros(len(times), self.dtype)
         for field, value in self.constants.items():
@@ -153,8 +157,11 @@ def value_idl(topic: Topic) -> int:
 
 
 class ScalarEncoder:
-    """Encodes events of one attribute, with one number each (and one set value); raises CdrError if values of this type
-    are no numbers, or the topic carries no values. ``name`` is the attribute's, as its device spells it."""
+    """Encodes events of one attribute, with one number each (and one set value).
+
+    :param name: of the attribute, as its device spells it
+    :raises CdrError: values of this type are no numbers, or the topic carries no values
+    """
 
     def __init__(
         self, topic: Topic, name: str, data_type: DataType, settable: bool = False, little: bool = True
@@ -177,11 +184,11 @@ class ScalarEncoder:
         return f"<ScalarEncoder {self.data_type.name} for {self.topic}>"
 
     def frames(self, ctr: int, time: int, quality: Quality, *numbers: float) -> list[bytes]:
-        """The four frames of an event; raises CdrError if a number does not fit its type, or there are too few or too
-        many.
+        """The four frames of an event.
 
         :param time: nanoseconds since the epoch
         :param numbers: the read value, and the set value of a settable attribute
+        :raises CdrError: a number does not fit its type, or there are too few or too many
         """
         return [*self._first, usual_call(ctr, False, self.layout.little), self.data(time, quality, *numbers)]
 

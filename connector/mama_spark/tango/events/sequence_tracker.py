@@ -105,8 +105,11 @@ class SequenceTracker:
         self._lost: dict[object, int] = {}  #: topic -> last counter after the newest event that is known to be lost
 
     def track(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
-        """Compare an event with the last one of its topic, and remember it; ``call`` and ``data`` are its third and
-        fourth frame."""
+        """Compare an event with the last one of its topic, and remember it.
+
+        :param call: the third frame
+        :param data: the fourth frame
+        """
         kept = data if is_kept(data) else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
         self._last[topic] = (ctr, call, kept)

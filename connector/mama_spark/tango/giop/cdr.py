@@ -40,7 +40,10 @@ def _members(enum: type[_E]) -> dict[int, _E]:
 
 
 def enum_of(enum: type[_E], value: int) -> _E:
-    """The member with this number; raises CdrError if there is none."""
+    """Return the member with this number.
+
+    :raises CdrError: the enumeration has no such member
+    """
     found: _E | None = _members(enum).get(value)  # three times as fast as calling the enumeration
     if found is None:
         raise CdrError(f"{value} is no {enum.__name__}")
@@ -73,11 +76,14 @@ def _write(code: str) -> Callable[[CdrWriter, _Float], None]:
 
 
 class CdrReader:
-    """Decoder of consecutive values. Every method raises :class:`CdrError` alone, for truncated or invalid data.
+    """Decoder of consecutive values.
 
-    :param at: offset of the first value; then of the next byte
+    Every method raises :class:`CdrError` for truncated or invalid data, and no other exception.
+
+    :param at: offset of the first value
     :param base: offset from which alignment counts
     :param end: offset of the end; None: all of ``data``
+    :ivar at: offset of the next byte
     """
 
     __slots__ = ("_base", "_data", "_end", "at", "little")
@@ -129,12 +135,18 @@ class CdrReader:
     double = _read("d", _Float)
 
     def enum(self, kind: type[_E]) -> _E:
-        """A member of an enumeration; raises CdrError if none has this number."""
+        """A member of an enumeration.
+
+        :raises CdrError: the enumeration has no member with this number
+        """
         return enum_of(kind, self.ulong())
 
     def count(self, octets_each: int = 1) -> int:
-        """The count of a sequence; raises CdrError if fewer bytes are left than elements of ``octets_each`` bytes or
-        more need."""
+        """The count of a sequence.
+
+        :param octets_each: smallest size of an element
+        :raises CdrError: fewer bytes are left than so many elements need
+        """
         count = self.ulong()
         if count * octets_each > self._end - self.at:
             raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} bytes are left")
@@ -217,8 +229,13 @@ class CdrReader:
 
 
 class CdrWriter:
-    """Encoder of consecutive values. Every method raises :class:`CdrError` for a value that does not fit its type.
-    ``head`` are bytes before the first value; alignment counts from the offset ``base``."""
+    """Encoder of consecutive values; the inverse of :class:`CdrReader`.
+
+    Every method raises :class:`CdrError` for a value that does not fit its type.
+
+    :param head: bytes before the first value
+    :param base: offset from which alignment counts
+    """
 
     __slots__ = ("_base", "_data", "little")
 
@@ -315,8 +332,10 @@ class CdrWriter:
             self.string(text)
 
     def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> None:
-        """A sequence of numbers or booleans, flattened in C order; raises CdrError if a value does not fit
-        ``dtype``, or is no number."""
+        """A sequence of numbers or booleans, flattened in C order.
+
+        :raises CdrError: a value does not fit ``dtype``, or is no number
+        """
         kind = np.dtype(dtype)
         found = _converted(values, kind).ravel()
         self.count(len(found))
@@ -330,7 +349,10 @@ class CdrWriter:
 
 
 def _converted(values: npt.ArrayLike, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Raises CdrError if a value would change by more than rounding to float."""
+    """Convert to an array of this type.
+
+    :raises CdrError: a value would change by more than rounding to float
+    """
     try:
         given = np.asarray(values)
         if given.dtype == kind or not given.size:

@@ -45,7 +45,10 @@ class Reference:
 
 
 def parse_ior(text: str) -> Reference:
-    """Parse ``IOR:`` and hexadecimal digits; raises BadAddress if the text is no IOR or has no IIOP profile."""
+    """Parse a stringified IOR: ``IOR:`` and hexadecimal digits.
+
+    :raises BadAddress: the text is no IOR, or has no IIOP profile
+    """
     try:
         if text[:4].upper() != "IOR:":
             raise ValueError("it must begin with IOR:")
@@ -58,7 +61,10 @@ def parse_ior(text: str) -> Reference:
 
 
 def read_reference(reader: CdrReader) -> Reference:
-    """Decode an IOR in a message; raises CdrError if it is truncated or has no IIOP profile."""
+    """Decode an IOR in a message, such as a LOCATION_FORWARD.
+
+    :raises CdrError: the IOR is truncated or has no IIOP profile
+    """
     type_id, found = reader.string(), None
     for _ in range(reader.count(8)):
         tag = reader.ulong()
@@ -158,8 +164,10 @@ class DeviceName:
 
 
 def parse_tango_host(text: str) -> tuple[Address, ...]:
-    """Parse ``TANGO_HOST``: ``host:port``, or a list of these with commas. Raises BadAddress if the text is something
-    else."""
+    """Parse the value of ``TANGO_HOST``: ``host:port``, or a list of these with commas, which are tried in order.
+
+    :raises BadAddress: the text is no ``host:port``
+    """
     found = []
     for one in text.split(","):
         host, _, port = one.strip().rpartition(":")

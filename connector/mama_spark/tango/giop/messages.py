@@ -65,7 +65,11 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiopMessage:
-    """Base of all messages; ``minor`` is the minor version of GIOP 1."""
+    """Base of all messages.
+
+    :ivar minor: minor version of GIOP 1
+    :ivar little: byte order
+    """
 
     minor: int = 2
     little: bool = True
@@ -125,7 +129,10 @@ class MessageError(GiopMessage):
 
 
 class MessageHeader(NamedTuple):
-    """GIOP header: the first 12 bytes of a message; ``size`` is that of the rest in bytes."""
+    """GIOP header: the first 12 bytes of a message.
+
+    :ivar size: size of the rest of the message in bytes
+    """
 
     minor: int
     flags: int
@@ -147,7 +154,10 @@ class MessageHeader(NamedTuple):
 
 
 def read_header(data: BytesLike) -> MessageHeader:
-    """Decode the GIOP header; raises CdrError if the data does not begin with a header of GIOP 1.0 to 1.2."""
+    """Decode the GIOP header.
+
+    :raises CdrError: the data does not begin with a header of GIOP 1.0 to 1.2
+    """
     if len(data) < HEADER:
         raise CdrError(f"truncated: {len(data)} bytes, a GIOP header has {HEADER}")
     magic, major, minor, flags, kind, size = struct.unpack_from("<4sBBBBI", data)
@@ -235,8 +245,10 @@ _CLASSES = {kind: cls for cls, (kind, _) in _HEADERS.items()}
 
 
 def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
-    """The header fields of a whole message, and a reader at its body; raises CdrError if it is no GIOP message, or a
-    fragment."""
+    """Decode a whole message; returns its header fields, and a reader at the start of its body.
+
+    :raises CdrError: the data is no GIOP message, or a fragment of one
+    """
     header = read_header(data)
     if header.size != len(data) - HEADER:
         raise CdrError(f"the header gives a size of {header.size} bytes, {len(data) - HEADER} follow it")
@@ -253,7 +265,11 @@ def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
 
 
 def encode(message: GiopMessage, body: Body | None = None) -> bytes:
-    """Encode a message; raises CdrError if a value does not fit its type, or the message is larger than 4 GiB."""
+    """Encode a message.
+
+    :param body: writes the body; None: there is none
+    :raises CdrError: a value does not fit its type, or the message is larger than 4 GiB
+    """
     writer = CdrWriter(message.little, bytes(HEADER))
     kind, headers = _HEADERS[type(message)]
     for name, (_, write) in headers[message.minor].items():
@@ -288,8 +304,10 @@ class MessageAssembler:
         self._data += data
 
     def next_message(self) -> bytes | None:
-        """The next complete message, fragments joined; None if more bytes are needed. Raises CdrError if the bytes are
-        not GIOP, or a message exceeds the limit."""
+        """Return the next complete message, fragments joined; None if more bytes are needed.
+
+        :raises CdrError: the bytes are not GIOP messages, or a message exceeds the limit
+        """
         while len(self._data) >= HEADER:
             header = read_header(self._data)
             if header.size > self._limit:

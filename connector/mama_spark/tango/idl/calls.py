@@ -88,7 +88,10 @@ def read_client(reader: CdrReader) -> ClientIdent:
 
 
 def write_client(writer: CdrWriter, client: ClientIdent) -> None:
-    """The inverse of :func:`read_client`; raises CdrError for a client of IDL 6, which is not supported."""
+    """The inverse of :func:`read_client`.
+
+    :raises CdrError: the client is one of IDL 6, which is not supported
+    """
     writer.ulong(client.language)
     if client.language is Language.CPLUSPLUS:
         writer.ulong(client.pid)
@@ -102,7 +105,10 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client); ``type`` is that of ``argin``."""
+    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client).
+
+    :ivar type: type of ``argin``
+    """
 
     name: str
     type: TypeCode
@@ -139,7 +145,10 @@ def reading(idl: int) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """Arguments of ``read_attributes`` (``_4`` added the client); ``names`` are those of attributes."""
+    """Arguments of ``read_attributes`` (``_4`` added the client).
+
+    :ivar names: names of attributes
+    """
 
     names: tuple[str, ...]
     source: DevSource = DevSource.CACHE_DEV

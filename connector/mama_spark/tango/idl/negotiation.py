@@ -56,8 +56,10 @@ class SubscriberInfo:
 
     @classmethod
     def parse(cls, argin: Sequence[str]) -> SubscriberInfo:
-        """Parse the argument of a client, which decodes IDL 4 if it sends no IDL version. Raises DevFailed
-        (API_WrongNumberOfArgs, as cppTango) if it is invalid."""
+        """Parse the argument of a client. A client that sends no IDL version decodes IDL 4.
+
+        :raises DevFailed: API_WrongNumberOfArgs, as in cppTango: the argument is invalid
+        """
         if len(argin) not in (4, 5):
             raise refusal("API_WrongNumberOfArgs", f"The command has {len(argin)} arguments; it must have 5", SUBSCRIBE)
         event, prefixed = _event(argin[3])
@@ -106,9 +108,11 @@ class SubscriptionInfo:
 
     @classmethod
     def parse(cls, longs: Sequence[int], strings: Sequence[str]) -> SubscriptionInfo:
-        """Parse the result of a server; raises BadReply if it has no pairs of endpoints. Servers before 9.3, and
-        JTango, send no topics after the endpoints: the list itself shows whether it has topics, the release number does
-        not."""
+        """Parse the result of a server. Servers before 9.3, and JTango, send no topics after the endpoints; the list
+        itself shows whether it has topics, the release number does not.
+
+        :raises BadReply: the result has no pairs of endpoints
+        """
         named = len(strings) > 1 and strings[-1].lower().startswith(SCHEME)
         endpoints = list(strings[:-2] if named else strings)
         if (
@@ -125,8 +129,12 @@ class SubscriptionInfo:
         return cls(release, idl, hwm, rate, ivl, zmq, pairs, topic, channel)
 
     def completed(self, tango_host: str, dbase: bool, subscriber: SubscriberInfo, admin: str) -> SubscriptionInfo:
-        """Add topic and channel, which clients of servers before 9.3 construct themselves; ``tango_host`` is the host
-        in topics: ``host:port`` of the database; without a database, of the server."""
+        """Add topic and channel, which clients of servers before 9.3 construct themselves.
+
+        :param tango_host: host in topics: ``host:port`` of the database; without a database, of the server
+        :param dbase: whether the server has a database
+        :param admin: name of the admin device
+        """
         if self.topic is not None:
             return self
         idl = min(subscriber.idl, self.device_idl)
@@ -136,7 +144,10 @@ class SubscriptionInfo:
 
 
 class Confirmation(NamedTuple):
-    """Confirmation of one subscription (TG-37); ``event`` is the name as in the topic, such as ``idl5_change``."""
+    """Confirmation of one subscription (TG-37).
+
+    :ivar event: name of the event as in the topic, such as ``idl5_change``
+    """
 
     device: str
     attribute: str
@@ -149,8 +160,10 @@ def confirm_argin(subscriptions: Sequence[Confirmation]) -> list[str]:
 
 
 def parse_confirm(argin: Sequence[str]) -> list[Confirmation]:
-    """The inverse of :func:`confirm_argin`; raises DevFailed (API_WrongNumberOfArgs) if their number is not a multiple
-    of 3."""
+    """The inverse of :func:`confirm_argin`.
+
+    :raises DevFailed: API_WrongNumberOfArgs: the number of arguments is not a multiple of 3
+    """
     if not argin or len(argin) % 3:
         desc = f"The command has {len(argin)} arguments; it must have 3 for each subscription"
         raise refusal("API_WrongNumberOfArgs", desc, CONFIRM)
@@ -166,7 +179,10 @@ class Imported(NamedTuple):
 
 
 def parse_import(longs: Sequence[int], strings: Sequence[str]) -> Imported:
-    """Raises BadReply if the lists are too short."""
+    """Parse the result of ``DbImportDevice``.
+
+    :raises BadReply: the lists are too short
+    """
     if len(longs) < 1 or len(strings) < 5:
         raise BadReply(f"the result of {IMPORT} is too short: {list(longs)[:10]}, {list(strings)[:10]}")
     return Imported(strings[1], strings[3], bool(longs[0]))

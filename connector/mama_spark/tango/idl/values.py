@@ -147,7 +147,10 @@ def read_any(reader: CdrReader) -> tuple[ValueKind, Content]:
 
 
 def write_any(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_any`; raises CdrError also for DevEncoded, which AttributeValue_3 does not have."""
+    """The inverse of :func:`read_any`.
+
+    :raises CdrError: the content is of another kind, or AttributeValue_3 does not have the kind (DevEncoded)
+    """
     if kind is ValueKind.NO_DATA:
         write_typecode(writer, VOID)
         return
@@ -205,7 +208,11 @@ def write_time(writer: CdrWriter, time: int) -> None:
 
 
 def read_value(reader: CdrReader, idl: int = 5) -> AttributeValue:
-    """Decode AttributeValue_5, _4 or _3 (TG-17); raises CdrError also if the dimensions exceed the content."""
+    """Decode AttributeValue_5, _4 or _3 (TG-17).
+
+    :param idl: 5, 4 or 3
+    :raises CdrError: the data is truncated or invalid, or the dimensions exceed the content
+    """
     kind, content = read_any(reader) if idl == 3 else read_union(reader)
     # unpacked together, since every event has them
     *fields, seconds, micro, nano = _numbers(reader, _BEFORE_NAME[idl])
@@ -235,7 +242,10 @@ def _check_dims(content: Content, r_dim: Dim, w_dim: Dim) -> None:
 
 
 def write_value(writer: CdrWriter, value: AttributeValue, idl: int = 5) -> None:
-    """The inverse of :func:`read_value`; raises CdrError also for an unknown data type, since IDL 5 needs it."""
+    """The inverse of :func:`read_value`.
+
+    :raises CdrError: a value does not fit its field, or the data type is unknown, which IDL 5 needs
+    """
     if idl == 3:
         write_any(writer, value.kind, value.content)
     else:

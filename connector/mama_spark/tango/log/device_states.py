@@ -62,7 +62,10 @@ class DeviceStates:
         return [(*device, kind.name) for device, kind in self._states.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """The inverse of :meth:`state`; raises ValueError, TypeError or KeyError if the state is invalid."""
+        """The inverse of :meth:`state`.
+
+        :raises ValueError, TypeError, KeyError: the state is invalid
+        """
         self._states = {RecordedDevice(h, d, bool(b)): RecordKind[k] for h, d, b, k in state}
 
     def replay(self, device: RecordedDevice, kind: RecordKind) -> None:

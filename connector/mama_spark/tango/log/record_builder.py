@@ -17,8 +17,13 @@ _NO_FRAMES = (b"", b"", b"", b"")
 
 @dataclass(slots=True)
 class RecordBuilder:
-    """Records that are not encoded yet: one list a column, one element a record; ``received`` in nanoseconds since the
-    epoch."""
+    """Records that are not encoded yet: one list a column, one element a record.
+
+    :ivar topics: topics in the log
+    :ivar kinds: :class:`~mama_spark.tango.log.records.RecordKind` numbers
+    :ivar received: nanoseconds since the epoch
+    :ivar gaps: row -> numbers of a gap or restart
+    """
 
     topics: list[str] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
@@ -33,8 +38,13 @@ class RecordBuilder:
     def add(
         self, kind: RecordKind, topic: str, received: int, frames: Sequence[bytes] = _NO_FRAMES, ctr: int = 0
     ) -> None:
-        """Append a record with no frames, or up to four. ``received`` is nanoseconds since the epoch; ``ctr`` 0:
-        none."""
+        """Append a record.
+
+        :param topic: topic in the log
+        :param received: nanoseconds since the epoch
+        :param frames: no frames, or up to four
+        :param ctr: counter of an event; 0: none
+        """
         self.topics.append(topic)
         self.kinds.append(kind)
         self.received.append(received)

@@ -89,11 +89,12 @@ class RecorderState:
         tail: Iterable[DecodedRecords],
         is_recorded: Callable[[RecordedDevice], bool] = lambda device: True,
     ) -> None:
-        """Restore the state of the last recorder of this name; raises BadState if it is invalid.
+        """Restore the state of the last recorder of this name.
 
-        :param state: None: the log contains none
+        :param state: its last state; None: the log contains none
         :param tail: all records after that state
         :param is_recorded: whether a device is this recorder's, not that of another one
+        :raises BadState: the state is invalid
         """
         if state is not None:
             try:
@@ -146,7 +147,11 @@ class RecorderState:
             self._last[topic] = last
 
     def started(self, now: int, is_recorded: Callable[[str], bool]) -> RecordBuilder:
-        """STARTED, and OFFLINE for devices that are no longer recorded; ``now`` is nanoseconds since the epoch."""
+        """Return STARTED, and OFFLINE for devices that are no longer recorded.
+
+        :param now: nanoseconds since the epoch
+        :param is_recorded: whether a device name is recorded
+        """
         records = RecordBuilder()
         records.add(RecordKind.STARTED, self.topic, now)
         self._devices.end_unless(records, lambda d: is_recorded(d.name), "the device is no longer recorded", now)

@@ -268,7 +268,10 @@ class RecordTopic(NamedTuple):
 
 @lru_cache(16384)
 def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
-    """Topic in the log of the records of a Tango topic; ``prefix`` is one token."""
+    """Topic in the log of the records of a Tango topic.
+
+    :param prefix: first part of topics in the log, one token
+    """
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     if kind in (RecordKind.GAP, RecordKind.RESTART):
         event = GAP if kind is RecordKind.GAP else RESTART

@@ -108,6 +108,7 @@ def restore(
     :param state: empty state; its name selects the STATE records
     :param is_recorded: whether a device is this recorder's, not that of another one
     :raises ConfigError: the last state is invalid
+    :raises MamaError: the log cannot be read
     """
     bounds = log.bounds()
     found, _ = _search(log, bounds.first, bounds.last, state.topic)

@@ -63,7 +63,10 @@ class ErrorSeries:
                 self._sum_up(records, topic, self.open.pop(topic))
 
     def due(self, records: RecordBuilder, now: int) -> None:
-        """Sum up the series that go on and whose period is over; ``now`` is nanoseconds since the epoch."""
+        """Sum up the series that go on and whose period is over.
+
+        :param now: nanoseconds since the epoch
+        """
         for topic, series in self.open.items():
             if now >= series.next_summary:
                 self._sum_up(records, topic, series)
@@ -131,7 +134,10 @@ class PendingGaps:
         return [(topic.decode("latin-1"), *numbers) for topic, numbers in self._gaps.items()]
 
     def restore(self, state: Iterable[Any]) -> None:
-        """The inverse of :meth:`state`; raises ValueError if the state is invalid."""
+        """The inverse of :meth:`state`.
+
+        :raises ValueError: the state is invalid
+        """
         self._gaps = {str(t).encode("latin-1"): (int(f), int(last), int(n)) for t, f, last, n in state}
 
     def replay(self, topic: bytes, ctr: int, last: int) -> int:

@@ -29,7 +29,10 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
 def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
-    """The entry of a recorder about itself in its state; ``started`` is nanoseconds since the epoch."""
+    """The entry of a recorder about itself in its state.
+
+    :param started: when it started, nanoseconds since the epoch
+    """
     return {
         "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
         "devices": list(settings.devices), "every": settings.state_every,
@@ -120,7 +123,7 @@ class OtherRecorders:
 
 
 def _start_of(record: tuple[int, int, int, bytes]) -> int:
-    """In nanoseconds since the epoch; 0: unknown."""
+    """When the recorder started that wrote this record, nanoseconds since the epoch; 0: unknown."""
     _, _, kind, data = record
     if kind != RecordKind.STATE:
         return 0

@@ -48,7 +48,10 @@ _RETRY = 5.0  #: seconds until a database or device that did not answer is calle
 
 
 class DeviceSubscriptions:
-    """Subscriptions of one recorder; ``task`` is the thread that makes them."""
+    """Subscriptions of one recorder.
+
+    :ivar task: the thread that makes them
+    """
 
     def __init__(self, settings: TangoRecorderSettings, subscriber: TangoSubscriber) -> None:
         self._settings, self._subscriber = settings, subscriber
@@ -170,8 +173,12 @@ _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TangoRecorderCounts(RecorderCounts):
-    """Totals; ``not_accepted`` are the subscriptions that servers refused, ``dropped`` the events that the full queue
-    dropped."""
+    """Of a recorder of Tango events.
+
+    :ivar subscriptions: number of subscriptions
+    :ivar not_accepted: subscriptions that their servers refused
+    :ivar dropped: events that the full queue dropped
+    """
 
     METRICS: ClassVar = {
         "subscriptions": ("subscriptions", "subscriptions that were made"),
@@ -194,8 +201,11 @@ class TangoRecorderCounts(RecorderCounts):
 
 
 class TangoRecordSource:
-    """See :class:`~mama_spark.recording.recorder.RecordSource`; ``started`` is when it was made, nanoseconds since the
-    epoch."""
+    """See :class:`~mama_spark.recording.recorder.RecordSource`.
+
+    :ivar state: its state
+    :ivar started: when it was made, nanoseconds since the epoch
+    """
 
     settings_class: ClassVar[type[RecorderSettings]] = TangoRecorderSettings
 
@@ -240,8 +250,11 @@ class TangoRecordSource:
         )  # fmt: skip
 
     def resume(self, read: ReadLog) -> None:
-        """Restore the state that the previous recorder of the name left in the log, and watch the other recorders of
-        the log from then on; raises ConfigError if one of them records the same devices."""
+        """Restore the state that the previous recorder of the name left in the log. The other recorders of the log are
+        watched from then on.
+
+        :raises ConfigError: one of them records the same devices
+        """
         others = self._others = OtherRecorders(read, self.state.topic, self.started, self.settings.state_every)
 
         def restore_from(log: RecordLog) -> None:

@@ -110,8 +110,11 @@ class TangoRecorderSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TangoRecorderSettings:
-        """Make settings from a table; raises ConfigError, which names the key, if a key is unknown or missing, or a
-        value is invalid."""
+        """Make settings from the table of a file.
+
+        :param given: key -> value in the table
+        :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
+        """
         rest = {key: value for key, value in given.items() if key != "url"}
         values = parse_table(cls, rest, "[recorder]", camel, required=("devices",))
         if "url" not in given:

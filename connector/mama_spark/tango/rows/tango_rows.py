@@ -93,10 +93,11 @@ class TangoColumns:
     def columns(
         self, payloads: pa.Array, topics: pa.Array, sequences: Int64s, faults: Mapping[int, str] = _NO_FAULTS
     ) -> dict[str, pa.Array]:
-        """The column, if it is wanted; raises CorruptRecord if a record is corrupt, with ``strict``.
+        """The column, if it is wanted.
 
         :param topics: of the records, for those whose frames do not say
         :param faults: record -> what is wrong with its headers, without which it can be read
+        :raises CorruptRecord: a record is corrupt, with ``strict``
         """
         if self._type is None:
             return {}

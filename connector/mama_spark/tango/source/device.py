@@ -189,8 +189,11 @@ _FORMATS = {DataType.DOUBLE: "%6.2f", DataType.FLOAT: "%6.2f", DataType.STRING: 
 
 
 def check_text(text: str | tuple[str, ...], name: str) -> None:
-    """Check a text, or several, before a client asks for it; raises ConfigError with its ``name`` if it cannot be
-    sent."""
+    """Check a text, or several, before a client asks for it.
+
+    :param name: its name in the error
+    :raises ConfigError: it cannot be sent
+    """
     for one in (text,) if isinstance(text, str) else text:
         try:
             CdrWriter(True).text(one)
@@ -199,7 +202,10 @@ def check_text(text: str | tuple[str, ...], name: str) -> None:
 
 
 def check_device_name(name: str) -> str:
-    """The name in lower case; raises ConfigError if it is no ``domain/family/member``."""
+    """Check a device name; returns it in lower case.
+
+    :raises ConfigError: the name is no ``domain/family/member``
+    """
     parts = name.split("/")
     if len(parts) != 3 or not all(map(is_publishable, parts)):
         raise ConfigError(f"invalid device name: {name!r:.100}; it must be domain/family/member")

@@ -208,7 +208,13 @@ class DeviceServant:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call; ``device`` is None for the admin device, ``now`` in seconds of a monotonic clock."""
+    """One call.
+
+    :ivar name: name of the device
+    :ivar reader: reader of the arguments
+    :ivar now: seconds of a monotonic clock
+    :ivar device: None for the admin device
+    """
 
     name: str
     operation: str

@@ -66,7 +66,10 @@ class _Type(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """A call of a command of the admin device; ``now`` is seconds of a monotonic clock."""
+    """A call of a command of the admin device.
+
+    :ivar now: seconds of a monotonic clock
+    """
 
     supplier: EventSupplier
     identity: Identity
@@ -75,8 +78,10 @@ class AdminCall:
     call: CommandCall
 
     def execute(self) -> Answer | None:
-        """Type and value of the result, None if there is no such command; raises DevFailed if the admin device refuses
-        it, or the argument is of another type."""
+        """Execute the command; returns type and value of the result, or None if there is no such command.
+
+        :raises DevFailed: the admin device refuses the command, or the argument is of another type
+        """
         command = _COMMANDS.get(self.call.name.lower())
         if command is None:
             return None
@@ -89,15 +94,20 @@ class AdminCall:
         return refusal("API_IncompatibleCmdArgumentType", f"the argument of {name} is of another type", name)
 
     def find(self, given: list[str]) -> str:
-        """The first of some names, of a device that is here; raises DevFailed if there is none."""
+        """The first of some names, of a device that is here.
+
+        :raises DevFailed: there is none
+        """
         if not given:
             raise self.wrong_argument()
         self.supplier.device(given[0])
         return given[0]
 
     def subscribe(self, info: SubscriberInfo, command: str) -> Topic:
-        """Add or confirm a subscription; raises DevFailed if the device does not send such events. Clients that
-        reconnect send the IDL version 0, and the event with its prefix."""
+        """Add or confirm a subscription. Clients that reconnect send the IDL version 0, and the event with its prefix.
+
+        :raises DevFailed: the device does not send such events
+        """
         idl = 5 if info.prefixed or info.idl >= 5 else 3 if 0 < info.idl <= 3 else 4
         client = _identity(self.caller, self.call)
         try:
@@ -111,7 +121,10 @@ Answer = tuple[TypeCode, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command; ``answer`` makes type and value of the result from the call and its argument."""
+    """A command.
+
+    :ivar answer: returns type and value of the result, from the call and its argument
+    """
 
     name: str
     argin: _Type

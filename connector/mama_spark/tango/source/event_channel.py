@@ -52,7 +52,11 @@ class EventChannel:
         return tuple(self._topics.values())
 
     def subscribe(self, idl: int, topic: Topic, client: str, now: float) -> None:
-        """Add or confirm a subscription of one IDL version; ``now`` is seconds of a monotonic clock."""
+        """Add or confirm a subscription of one IDL version.
+
+        :param client: identity of the client
+        :param now: seconds of a monotonic clock
+        """
         self.confirmed[idl] = now
         self.clients.pop(client, None)
         self.clients[client] = now

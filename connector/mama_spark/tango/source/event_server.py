@@ -44,7 +44,10 @@ _FILE_DESCRIPTORS = 5  #: three of the event loop, the listener, and the first c
 
 
 class _Client(asyncio.Protocol):
-    """Connection of one client; ``closing``: disconnect when all replies are sent."""
+    """Connection of one client.
+
+    :ivar closing: disconnect when all replies are sent
+    """
 
     def __init__(self, server: GiopServer) -> None:
         self.server, self.assembler = server, MessageAssembler(_MAX_REQUEST)
@@ -122,10 +125,12 @@ class _Client(asyncio.Protocol):
 
 
 class GiopServer:
-    """GIOP server. The constructor listens, and raises OSError if the address or the port cannot be bound, Unavailable
-    if too few file descriptors are left; :meth:`start` starts the thread.
+    """GIOP server. The constructor listens; :meth:`start` starts the thread.
 
     :param port: port to listen at; 0: the system chooses
+    :ivar port: port that it listens at
+    :raises OSError: the address or the port cannot be bound
+    :raises Unavailable: too few file descriptors are left
     """
 
     def __init__(self, handler: EventServer, host: str, port: int) -> None:

@@ -120,14 +120,20 @@ class EventSupplier:
                 state.channels = {}
 
     def device(self, name: str) -> DeviceState:
-        """A device by its name; raises DevFailed (API_DeviceNotFound) if there is none."""
+        """Find a device by its name.
+
+        :raises DevFailed: API_DeviceNotFound: there is no such device
+        """
         found = self.devices.get(name) or self.devices.get(name.lower())
         if found is None:
             raise refusal("API_DeviceNotFound", f"There is no device {name:.200} here", SUBSCRIBE)
         return found
 
     def attribute(self, device: str, name: str) -> AttributeState:
-        """An attribute by its name; raises DevFailed (API_DeviceNotFound, API_AttrNotFound) if there is none."""
+        """Find an attribute by its name.
+
+        :raises DevFailed: API_DeviceNotFound, API_AttrNotFound: there is no such device or attribute
+        """
         attributes = self.device(device).attributes
         found = attributes.get(name) or attributes.get(name.lower())
         if found is None:

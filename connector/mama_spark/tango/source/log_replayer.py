@@ -70,7 +70,10 @@ class Rule:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Rule:
-        """Make a rule from its table; raises ConfigError if a key is unknown or missing, or a value is invalid."""
+        """Make a rule from its table.
+
+        :raises ConfigError: a key is unknown or missing, or a value is invalid
+        """
         rule = cls(**parse_table(cls, table, "[[attribute]]", required=("pattern",)))
         rule.attribute("check", DataType.DOUBLE, Format.SCALAR)
         return rule
@@ -236,7 +239,7 @@ class LogReplayer:
 
 
 def _python(value: AttributeValue) -> Any:
-    """In the form of :meth:`TangoEventSource.push_event`; None: there is none."""
+    """The value in the form of :meth:`TangoEventSource.push_event`; None: there is none."""
     read = value.read
     if value.format is Format.SCALAR:
         return read[0] if isinstance(read, tuple | np.ndarray) and len(read) else read

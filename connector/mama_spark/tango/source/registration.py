@@ -33,7 +33,7 @@ class Registration:
         self._attributes: set[tuple[str, str]] = set()
 
     def _open(self) -> DeviceProxy:
-        """Raises ServerAway if the database cannot be reached."""
+        """:raises ServerAway: the database cannot be reached"""
         reference = Reference(parse_tango_host(self._database), DATABASE_KEY)
         return open_reference(reference, f"the database {self._database}", timeout=_TIMEOUT)
 
@@ -92,8 +92,11 @@ class Registration:
         return found
 
     def end(self, remove: bool = False) -> None:
-        """Tell the database that the server has ended, and if asked to, ``remove`` server, devices and properties;
-        raises MamaError if the database cannot be reached, or refuses."""
+        """Tell the database that the server has ended.
+
+        :param remove: remove server, devices and properties
+        :raises MamaError: the database cannot be reached, or refuses
+        """
         if not self._registered:
             return
         with self._open() as database:
@@ -107,7 +110,7 @@ class Registration:
 
 
 def _server_of(database: DeviceProxy, device: str) -> str | None:
-    """None: the database does not know the device."""
+    """Server that a device belongs to; None: the database does not know the device."""
     try:
         found = database.command("DbGetDeviceInfo", device)
     except DevFailed as error:

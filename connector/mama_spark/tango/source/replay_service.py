@@ -56,7 +56,10 @@ class StartPosition:
 
     @classmethod
     def load(cls, path: Path) -> StartPosition:
-        """Of its file; where there is none, nothing was served. Raises ConfigError if the file is something else."""
+        """From its file; where there is none, nothing was served.
+
+        :raises ConfigError: the file is something else
+        """
         try:
             found = orjson.loads(path.read_bytes())
             wanted = [
@@ -74,7 +77,10 @@ class StartPosition:
             raise ConfigError(f"{path} does not say how far a source has come ({e!r}); remove it to begin anew") from e
 
     def save(self, path: Path) -> None:
-        """Write all of it, or nothing; raises ConfigError if the file cannot be written."""
+        """All of it, or nothing.
+
+        :raises ConfigError: the file cannot be written
+        """
         new = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
             more = {"last": self.last, "wanted": self.wanted, "written": self.written}
@@ -85,9 +91,12 @@ class StartPosition:
 
 
 class ReplayService:
-    """Serves one log until ``stop`` is set; ``say`` prints a line of progress, ``warn`` a warning.
+    """Serves one log until ``stop`` is set.
 
+    :param position_file: where the position is saved
+    :param say: prints a line of progress
     :ivar unregister: remove the source from its database at the end
+    :param warn: prints a warning
     """
 
     def __init__(
@@ -262,7 +271,9 @@ class ReplayService:
             self._register_new()
 
     def _push(self, records: Records, remember: bool = False) -> None:
-        """``remember``: save the position first."""
+        """
+        :param remember: save the position first
+        """
         self._replayer.remember(records)
         if remember:
             self._save()
@@ -309,7 +320,7 @@ class ReplayService:
                 self._warn(line)
 
     def _subscriptions(self) -> list[tuple[str, str, str, int, list[str]]]:
-        """For the file of the position: device, attribute, event type, number of connections and clients."""
+        """Device, attribute, event type, number of connections and clients, for the file of the position."""
         clients = self._source.clients()
         return [
             (device, attribute, event.name, n, sorted(clients.get((device, attribute, event), ())))
@@ -340,5 +351,9 @@ _METRICS = {
 
 
 def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
-    """The counters of the service as metrics; ``server`` is ``exe/instance``, and each metric has one number."""
+    """The counters of the service as metrics.
+
+    :param server: ``exe/instance``
+    :param numbers: one for each metric
+    """
     return measured("mama_tango_source_", _METRICS, numbers, {"server": server, "stream": stream})

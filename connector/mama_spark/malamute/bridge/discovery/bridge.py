@@ -122,7 +122,10 @@ class MalamuteDiscovery(LogDiscovery):
         self._client: DiscoveryClient | None = None
 
     def open(self) -> None:
-        """:raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us"""
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
+
+        :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
+        """
         client = DiscoveryClient(self.settings)
         client.open()
         self._client = client

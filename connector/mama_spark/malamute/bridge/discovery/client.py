@@ -61,7 +61,8 @@ class FoundMessages:
     """One page of stored messages.
 
     :ivar identity: of the stream; another when it was deleted and created again
-    :ivar reached: everything up to this sequence was examined; ``last``: sequence of the newest message
+    :ivar reached: everything up to this sequence was examined
+    :ivar last: sequence of the newest message
     """
 
     identity: str
@@ -163,7 +164,10 @@ class DiscoveryClient:
         return self._retry(attempt, self.settings.outage_timeout)
 
     def _retry(self, attempt: Callable[[], T], timeout: float) -> T:
-        """:raises Unavailable: no attempt succeeded within ``timeout`` seconds, or the connection has ended"""
+        """The result of the first attempt that succeeds.
+
+        :raises Unavailable: none did within ``timeout`` seconds, or the connection has ended
+        """
         until, delays = time.monotonic() + timeout, RETRY.delays()
         while True:
             connection = self._require_connection()

@@ -36,7 +36,10 @@ _READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": D
 
 
 class StoredRecord(NamedTuple):
-    """One message of the stream; ``time``: microseconds since the epoch, by the broker's clock."""
+    """One message of the stream.
+
+    :ivar time: microseconds since the epoch, by the broker's clock
+    """
 
     sequence: int
     time: int
@@ -123,7 +126,7 @@ class DiscoveryCodec:
         return f"{self.topic}.{IMAGE}.{token}"
 
     def parse(self, subject: str) -> tuple[str, SourceKey] | None:
-        """None if it is no subject of :meth:`subject`."""
+        """Part and source; None if it is no subject of :meth:`subject`."""
         rest = subject.removeprefix(f"{self.topic}.")
         part, _, rest = rest.partition(".") if rest != subject else ("", "", "")
         number, dot, name = rest.partition(".")
@@ -159,7 +162,7 @@ class DiscoveryCodec:
         return DiscoveryMessage(self.subject(part, source), b"", Extension(headers=((RENEWAL, b"1"),)))
 
     def event_of(self, one: StoredRecord) -> DiscoveryEvent | None:
-        """None for what is no event of discovery."""
+        """The event that a message is; None for what is no event of discovery."""
         if not one.subject.startswith(f"{self.topic}."):
             return self._reader_event(one)
         found = self.parse(one.subject)
@@ -190,7 +193,10 @@ class DiscoveryCodec:
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
     def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The announced sources in the order of their records; ``current``: the current message of each subject."""
+        """The sources that are announced, in the order of their records.
+
+        :param current: the current message of each subject
+        """
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in current:
             parsed = self.parse(one.subject)

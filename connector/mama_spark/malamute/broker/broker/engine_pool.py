@@ -72,7 +72,7 @@ class EngineBacklog:
         self.full = self.full or self.queued_bytes > self.limit
 
     def update(self, waiting: int, now: float) -> None:
-        """``waiting``: batches that the engine has not begun."""
+        """Set the number of batches that the engine has not begun."""
         begun = len(self._sizes) - waiting
         if begun <= 0:
             return
@@ -106,7 +106,10 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """``start_by``: when the engine is given up, None = started; ``pending``: commands that wait for its start."""
+    """:ivar backlog: batches that the engine has not begun
+    :ivar start_by: when the engine is given up; None = it has started
+    :ivar pending: commands that wait for its start
+    """
 
     handle: EngineHandle
     backlog: EngineBacklog
@@ -115,7 +118,9 @@ class OpenStream:
 
 
 class StreamEngines:
-    """The engines by stream; ``reports`` of all: its socket is readable when there is one."""
+    """:param now: a monotonic clock
+    :ivar reports: of all engines; its socket is readable when there is one
+    """
 
     def __init__(
         self,

@@ -111,8 +111,10 @@ class StreamEngine(ABC):
         content: Sequence[bytes],
         extension: Extension | None = None,
     ) -> None:
-        """Publish a message of the client with this address to all subscribed clients but itself. ``extension``: id and
-        headers; None from a client that will not send SYNC."""
+        """Publish a message of the client with this address to all subscribed clients but itself.
+
+        :param extension: id and headers; None from a client that will not send SYNC
+        """
 
     def accept_block(self, client: Hashable, address: bytes, block: MessageBlock) -> None:
         """Publish the messages of a block, like calls of :meth:`accept`; an engine may do that faster."""

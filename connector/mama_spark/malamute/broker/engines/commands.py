@@ -48,7 +48,10 @@ class ConnectTraffic:
 
 @dataclass(frozen=True, slots=True)
 class CompilePattern:
-    """Subscribe the client. ``after``: replay what has a higher sequence first; None = from now on."""
+    """Subscribe the client.
+
+    :ivar after: replay what has a higher sequence first; None = from now on
+    """
 
     NAME: ClassVar[str] = "COMPILE"
     client: Hashable

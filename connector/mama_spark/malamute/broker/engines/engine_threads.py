@@ -49,10 +49,12 @@ def inproc_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Soc
 
 
 class EngineHandle:
-    """The server's end of one stream, whose engine runs in :class:`EngineThreads`: commands are executed in order. The
-    server's thread calls its methods, but for :meth:`take_turn`. The answer to the first TRAFFIC says that the engine
-    has started, :class:`~.commands.EngineFailed` that it cannot.
+    """The server's end of one stream, whose engine runs in :class:`EngineThreads`: commands are executed in order and
+    one after another. The server's thread calls its methods, but for :meth:`take_turn`.
 
+    That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
+
+    :param name: of the stream
     :param threads: that run the engine; None = a thread of its own
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
@@ -171,7 +173,9 @@ class EngineThreads:
     # --- for streams ---------------------------------------------------------------------------------------------
 
     def drive(self, stream: EngineHandle) -> None:
-        """:raises RuntimeError: the system allows no thread at all
+        """Start the engine in one of the threads.
+
+        :raises RuntimeError: the system allows no thread at all
         :raises zmq.ZMQError: no socket at all
         """
         if stream.actor.works and self._clock is None and not self._own:

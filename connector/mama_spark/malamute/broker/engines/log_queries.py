@@ -80,7 +80,8 @@ class QueriedStore(Protocol):
         ...
 
     def subjects(self, after: int, up_to: int) -> Rows:
-        """Of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most; contents are not read."""
+        """Sequence and subject of :data:`~mama_spark.malamute.protocol.log_query.LOOK` messages at most, without
+        reading contents."""
         ...
 
     def ids(self, after: int, up_to: int, rows: int, prefix: bytes) -> tuple[Iterable[Row], int]:

@@ -30,7 +30,7 @@ def register(name: str, engine: type[StreamEngine]) -> None:
 
 
 def names() -> list[str]:
-    """Of all engines that can be loaded."""
+    """Names of all engines that can be loaded."""
     return sorted({*_BUILT_IN, *_registered, *(e.name for e in _installed())})
 
 
@@ -41,7 +41,10 @@ def settings_classes() -> dict[str, type]:
 
 
 def engine_class(name: str) -> type[StreamEngine]:
-    """:raises ConfigError: no engine has this name, or it cannot be loaded"""
+    """The engine of this name.
+
+    :raises ConfigError: there is none, or it cannot be loaded
+    """
     if name in _registered:
         return _registered[name]
     try:

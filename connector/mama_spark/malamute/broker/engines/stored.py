@@ -66,8 +66,10 @@ class SubscriptionCursor:
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """Whether a replayed message is for this client and new to it; ``matching``: all clients' patterns that
-        match."""
+        """Whether a replayed message is for this client and was not delivered to it before.
+
+        :param matching: patterns of any client that match its subject
+        """
         wanted = False
         for pattern in matching:
             covered = self.patterns.get(pattern)
@@ -161,7 +163,10 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             cursor.credit.give(amount)
 
     def _deliver_live(self, messages: Iterable[LiveMessage], time: int) -> None:
-        """The other cursors find the messages in the store. ``time``: of storage, microseconds since the epoch."""
+        """Deliver messages of one time to the live cursors; the other cursors find them in the store.
+
+        :param time: of storage, microseconds since the epoch
+        """
         if not self._cursors:
             return
         receivers, deliver = self._subscriptions.receivers, self._deliver

@@ -39,7 +39,9 @@ EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class BrokerEvent(NamedTuple):
-    """``client``: its address; ``time``: microseconds since 1970 UTC."""
+    """:ivar client: address of the client
+    :ivar time: microseconds since 1970 UTC
+    """
 
     kind: str
     client: bytes

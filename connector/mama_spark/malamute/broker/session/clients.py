@@ -102,9 +102,9 @@ class SessionCounters:
 
 
 class Connections:
-    """The clients, and the output for them; ``drop`` ends the session of one that exceeds a limit.
-
+    """:param drop: ends the session of a client that exceeds a limit
     :ivar by_identity: by routing id, longest silent first
+    :ivar by_address: clients with an address
     :ivar plain: number of those that announced no extensions
     :ivar now: the caller's time of the last input, seconds of a monotonic clock
     :ivar outgoing: frames to send, each with its client, or the routing id of a peer without session

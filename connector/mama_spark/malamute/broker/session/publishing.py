@@ -36,10 +36,8 @@ class SubjectCache(dict[bytes, bytes | None]):
 
 
 class Publishing:
-    """Passes messages to engines; ``publishers``, clients with a send window in use, share the limit of a stream's
-    backlog.
-
-    :ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
+    """:ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
+    :ivar publishers: number of clients with a send window that have used it; they share the limit of a stream's backlog
     """
 
     def __init__(self, clients: Connections, streams: Streams) -> None:

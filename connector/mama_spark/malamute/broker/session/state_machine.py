@@ -47,7 +47,7 @@ _WITHOUT_CLOSE = (SessionEvent.EXPIRED, SessionEvent.TAKEN_OVER)
 
 
 class ServerMachine:
-    """Not thread-safe: one loop drives it."""
+    """State machine for all clients of one broker. Not thread-safe: one loop drives it."""
 
     def __init__(self, settings: SessionSettings, catalog: StreamCatalog) -> None:
         self.settings = settings
@@ -187,7 +187,7 @@ class ServerMachine:
         )
 
     def _drop(self, client: ClientSession, event: SessionEvent) -> None:
-        """Only replies that are complete are still sent. Idempotent."""
+        """End the session; only replies that are complete are still sent. Idempotent."""
         if client.state is not CONNECTED:
             return
         clients = self.clients

@@ -33,8 +33,11 @@ TOPIC_PARTS = ("root", "source", "symbol")
 
 
 def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
-    """The plan for this DataFrame. Raises SchemaError if a column is missing, has the wrong type, or is used by no
-    rule; it names the column, what was expected, and the nearest name."""
+    """The plan for this DataFrame.
+
+    :raises SchemaError: a column is missing, has the wrong type, or is used by no rule; names the column, what was
+        expected, and the nearest name
+    """
     by_name = _unique(schema)
     if not by_name:
         raise SchemaError("the DataFrame has no columns; mamapub needs at least a topic and something to publish")
@@ -85,8 +88,10 @@ def plan_columns(schema: T.StructType, options: SinkOptions) -> ColumnPlan:
 
 
 def _topic_parts(by_name: dict[str, T.StructField], options: SinkOptions) -> tuple[tuple[str, str], ...]:
-    """Part of the topic and its column; empty: the option or the column ``topic`` is the topic. Raises SchemaError if
-    both are given, or nothing is the topic."""
+    """Part of the topic and its column; empty: the option or the column ``topic`` is the topic.
+
+    :raises SchemaError: both are given, or nothing is the topic
+    """
     if "topic" in by_name:
         if options.topic is not None:
             raise SchemaError("both option topic and a column 'topic' are given; drop one of them")

@@ -126,8 +126,10 @@ class RowEncoder:
 def _dictionary_encoded(
     column: pa.Array, error: type[BadRow], what: str, null: str, rejected: dict[int, PublishError]
 ) -> pa.DictionaryArray:
-    """Strings as a dictionary without nulls; rows with null are rejected, for the reason ``null``; ``what`` names the
-    column."""
+    """Strings as a dictionary without nulls; rows with null are rejected.
+
+    :param what: the column of messages; ``null``: why a row without it is rejected
+    """
     coded = column.cast(pa.string()).dictionary_encode()
     if invalid := _invalid(coded.dictionary):
         same = pc.is_in(coded.indices, pa.array(invalid, coded.indices.type)).to_numpy(zero_copy_only=False)

@@ -60,7 +60,10 @@ class StoreUpkeep:
         self._rests_at = None
 
     def retain(self, store: MessageStore, now: int) -> float | None:
-        """Remove messages that are too old; returns seconds until the next check. ``now``: µs since the epoch."""
+        """Remove messages that are too old; seconds until the next check.
+
+        :param now: microseconds since the epoch
+        """
         if not ages(store):
             return None
         try:

@@ -97,7 +97,10 @@ class Retention:
 
 
 def make_folder(path: Path) -> None:
-    """:raises ConfigError: the folder cannot be made"""
+    """Make the folder of a store.
+
+    :raises ConfigError: it cannot be made
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -107,6 +110,7 @@ def make_folder(path: Path) -> None:
 class MessageStore(StoreReader):
     """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
 
+    :param stream: its name, which the store contains
     :param synchronous: ``normal`` or ``full``
     :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """
@@ -141,8 +145,10 @@ class MessageStore(StoreReader):
             return db
 
     def _make(self, db: sqlite3.Connection) -> None:
-        """In one transaction, so that a process that dies here leaves an empty file. With ``normal``, the first
-        checkpoint is the first that waits for the disk, as for the messages before it."""
+        """Create the tables in one transaction, so that a process that dies here leaves an empty file.
+
+        With ``normal``, the first checkpoint is the first that waits for the disk, as for the messages before it.
+        """
         if self._synchronous != "full":
             db.execute("PRAGMA synchronous = OFF")
         db.execute(f"PRAGMA page_size = {PAGE}")
@@ -279,7 +285,7 @@ class MessageStore(StoreReader):
         return bool(ttls or limited or ids or last - self._saved_last >= STATE_INTERVAL)
 
     def _save_state(self, last: int, time: int, stored_bytes: int) -> None:
-        """In the same transaction as removals, so that later counts are consistent."""
+        """Write the state; in the same transaction as removals, so that later counts are consistent."""
         self._db.execute("UPDATE state SET last = ?, last_time = ?, octets = ?", (last, time, stored_bytes))
 
     def ttls(self) -> list[tuple[bytes, int, int]]:
@@ -354,7 +360,7 @@ class MessageStore(StoreReader):
         return (up_to + 1 if first is None else first), freed
 
     def _keep_ids(self, width: int, time: int) -> None:
-        """In a separate table: fast to load at the next start, and kept when their messages are removed."""
+        """Store ids in a separate table: fast to load at the next start, and kept when their messages are removed."""
         if width > PLAIN:
             self._db.execute(
                 "INSERT INTO ids SELECT sequence, time, id FROM messages WHERE sequence > ? AND id IS NOT NULL",

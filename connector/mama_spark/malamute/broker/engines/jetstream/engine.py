@@ -66,7 +66,11 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _CatchUp:
-    """The consumer of one cursor that is behind; ``last_used``: monotonic time when the cursor last had credit."""
+    """The consumer of one cursor that is behind.
+
+    :ivar last_used: monotonic time when the cursor last had credit
+    :ivar messages: polled and not yet delivered
+    """
 
     consumer: LogTail
     last_used: float
@@ -311,7 +315,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _take_turn(self, cursor: SubscriptionCursor, catch_up: _CatchUp, now: float) -> bool:
-        """True if messages were received."""
+        """Replay to one cursor; True if messages were received."""
         if not cursor.can_read:
             return False
         catch_up.last_used = now

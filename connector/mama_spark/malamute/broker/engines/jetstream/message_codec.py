@@ -63,7 +63,10 @@ class Origin(NamedTuple):
 
 
 class JetStreamMessage(NamedTuple):
-    """A message read from the stream; ``origin``: None = not published by an engine."""
+    """A message read from the stream.
+
+    :ivar origin: None = not published by an engine
+    """
 
     subject: bytes
     sender: bytes
@@ -74,7 +77,11 @@ class JetStreamMessage(NamedTuple):
 
 
 class ConsumedMessage(NamedTuple):
-    """One message of the stream; ``time``: µs since the epoch; ``message``: None = Malamute cannot represent it."""
+    """One message of the stream.
+
+    :ivar time: microseconds since the epoch
+    :ivar message: None = Malamute cannot represent it
+    """
 
     sequence: int
     time: int
@@ -151,8 +158,10 @@ def decode_id(value: bytes) -> bytes:
 
 
 def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> JetStreamMessage:
-    """Decode a message of the stream; ``subject`` is without the prefix.
+    """Decode a message of the stream.
 
+    :param subject: without the prefix
+    :param headers: as they are stored
     :raises Unreadable: subject or sender are longer than a string or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""

@@ -118,7 +118,10 @@ class AwaitedDeliveries:
 
 
 class ClientOutcomes:
-    """One client's messages since its last SYNC; ``pending``: those whose outcome is not in ``runs`` yet, in order."""
+    """Outcomes of one client's messages since its last SYNC.
+
+    :ivar pending: messages whose outcomes are not in :attr:`runs` yet, in order
+    """
 
     __slots__ = ("pending", "runs")
 

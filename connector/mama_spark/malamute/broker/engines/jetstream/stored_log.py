@@ -92,7 +92,10 @@ class StoredLog:
         return self._log.tail(after, [self._topic], name)
 
     def poll(self, tail: LogTail) -> list[ConsumedMessage]:
-        """:raises ConfigError: the log was deleted, or cannot be read"""
+        """The messages that came.
+
+        :raises ConfigError: the log was deleted, or cannot be read
+        """
         records = tail.poll()
         return [] if records is None else decode_records(records, self.prefix, self.log_name)
 
