@@ -21,7 +21,7 @@ class Level(Enum):
 
     ALL = "all"  #: published and terminal events
     OUTCOMES = "outcomes"  #: terminal events
-    ERRORS = "errors"  #: terminal events other than ``acked``
+    ERRORS = "errors"  #: terminal events other than ``acked``, and those with a reason
 
     @property
     def has_all_published(self) -> bool:

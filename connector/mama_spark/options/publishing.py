@@ -163,7 +163,7 @@ class PublishingOptions(TransportOptions):
     )
     exactly_once: bool = option(
         "boolean", boolean, False, _DELIVERY,
-        "Store each row once, however late its batch is [repeated](../explanation/delivery.md#exactly-once). "
+        "Store each row once when its batch is [repeated](../explanation/delivery.md#exactly-once), also much later. "
         "Repeated batch writes need `txnAppId` and `txnVersion`.", scope=STORED,
     )  # fmt: skip
     on_retention: str = option(
@@ -253,7 +253,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     flight_log_level: str = option(
         "`all`, `outcomes`, `errors`", one_of("all", "outcomes", "errors"), "outcomes", _FLIGHT_LOG,
-        "`published` events too, one terminal event a row, or only rows that are not acked.",
+        "`published` events too, one terminal event a row, or only failures and `acked` rows with `info`.",
     )  # fmt: skip
     flight_log_columns: tuple[str, ...] = option(
         "columns", names("column"), (), _FLIGHT_LOG,
