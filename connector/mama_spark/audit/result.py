@@ -188,7 +188,7 @@ class Audit:
         return json.dumps(fields, ensure_ascii=False, default=str)
 
 
-#: Writes that a table shows at most.
+#: Writes that a table shows at most; those with findings come first.
 MOST_WRITES = 20
 #: Columns of :meth:`Audit.writes`.
 WRITES = ("query_id", "run_id", "batch_id", "stream", "matched", *FINDINGS, *APART)

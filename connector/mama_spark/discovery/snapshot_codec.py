@@ -43,7 +43,7 @@ def _check_size(data: pa.Buffer) -> None:
     :raises ValueError: it is too much
     """
     total, source = 0, pa.BufferReader(data)
-    pa.ipc.read_message(source)
+    pa.ipc.read_message(source)  # the schema
     while source.tell() < len(data):
         try:
             message = pa.ipc.read_message(source)

@@ -116,8 +116,8 @@ def require_free(names: Iterable[str], uri: str, what: str) -> None:
 
 
 def may_pass(e: OSError) -> bool:
-    """Whether a later try may succeed: after a full disk or a lost file server, but not without permission or a
-    folder."""
+    """Whether a later try may succeed: after a full or broken disk, or with the file server away. Never without
+    permission, at an impossible path, or with a file in place of a folder."""
     return e.errno not in _FINAL
 
 
@@ -149,7 +149,7 @@ class WriteId:
 
 
 def _safe(name: str) -> str:
-    """A hash is appended where characters had to be replaced."""
+    """``name`` as one component of a path, with a hash where characters had to be replaced."""
     clean = re.sub(r"[^A-Za-z0-9_-]", "-", name)
     if clean == name and name[0] not in "_-":
         return name

@@ -346,6 +346,7 @@ def table_lines(title: str, rows: list[Row], *names: str) -> list[str]:
     return ["", f"{title}:", *(f"  {line}" for line in aligned(cells))]
 
 
+#: Columns of the rows to publish again: those of the sink.
 REPLAY = pa.schema(
     [
         pa.field("topic", pa.string()),

@@ -144,8 +144,8 @@ class Transport:
     # --- callbacks -------------------------------------------------------------------------------------------
 
     def set_transport_topic_callback(self, callback: TopicCallback | None, closure: Any = None) -> None:
-        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16): replaces the previous callback, which is
-        called with ``(transport, event, topic, platform_info, closure)``."""
+        """``mamaTransport_setTransportTopicCallback`` (PE-05, PE-16):
+        ``callback(transport, event, topic, platform_info, closure)`` replaces the previous one."""
         self.topic_callback, self._topic_closure = callback, closure
 
     def set_transport_callback(self, callback: TransportCallback | None, closure: Any = None) -> None:

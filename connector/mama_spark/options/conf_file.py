@@ -65,4 +65,5 @@ def _option(path: str | Path, table: str, key: str, value: Any) -> Any:
 
 
 def as_options(table: Mapping[str, Any]) -> dict[str, str]:
+    """The table of a format as Spark would hand it over."""
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table.items()}

@@ -238,7 +238,7 @@ def _latency_bin(row: Row) -> Row:
 
 
 def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
-    """The times (text, begin, end; µs), in order, in which messages waited for an acknowledgement and none was
+    """The times (what, at, until; µs), in order, in which messages waited for an acknowledgement and none was
     acknowledged (``outage``), or some were, none was sent, and others were sent later (``hold``).
 
     :param timeline: at, sent, answered, acked; one row for each bin

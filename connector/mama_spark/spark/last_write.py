@@ -26,7 +26,8 @@ class LastWrite:
     """The last write. Notebooks show it where it is the value of a cell.
 
     :ivar counts: rows, which acked, published (with ``ackMode=none``), failed and timed_out add up to; duplicates,
-        dead_lettered and perhaps_twice (``onSilentServer=publish``) among them; of the attempts that Spark committed
+        dead_lettered and perhaps_twice (``onSilentServer=publish``) among them; in rows, each once, of the
+        attempts that Spark committed
     :ivar committed: whether Spark was told that the write succeeded, and its rows are in the tables as committed
     :ivar repeats: Spark was told so, and a run before had committed this ``txnVersion`` or micro-batch: the rows of
         this run are in the tables as not committed

@@ -93,6 +93,7 @@ def _register(source: type[DataSource], spark: SparkSession) -> None:
 
 
 def _run_this_python(spark: SparkSession) -> None:
+    """``python3`` of the ``PATH`` is another interpreter where the environment of the driver is not activated."""
     context = spark.sparkContext
     named = {"PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"} & os.environ.keys()
     if str(context.master).startswith("local") and not named and not context.getConf().contains("spark.pyspark.python"):

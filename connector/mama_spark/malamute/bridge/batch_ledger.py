@@ -33,7 +33,8 @@ from .settings import MalamuteSettings
 
 
 class MarkerStream:
-    """Markers in one durable stream, which is made when it is missing. For one thread at a time.
+    """Markers in one stream, made when missing; the broker's configuration must say that it is durable. For one thread
+    at a time.
 
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """

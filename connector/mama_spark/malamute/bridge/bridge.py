@@ -41,7 +41,7 @@ log = logging.getLogger("mama_spark")
 
 #: Most bytes of payload in one call of ``send``.
 _CHUNK_BYTES = 1024 * 1024
-#: Their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
+#: Most messages in one: their outcomes are unknown when a connection breaks, and a PONG comes no sooner.
 _CHUNK_MESSAGES = 1024
 _NEVER = float("inf")
 _NO_STREAM = "no stream is named: give the option stream, a column stream, or mlp://host:port/stream"

@@ -44,7 +44,8 @@ class MalamuteLogs(RecordLogBridge):
     """The stored streams of a broker; with a stream in the settings, that one only.
 
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    :param pattern: a regular expression (:mod:`mama_spark.malamute.protocol.patterns`) for subjects; for no topics
+    :param pattern: a regular expression (:mod:`mama_spark.malamute.protocol.patterns`) of the subjects to read when no
+        topics are given
     """
 
     def __init__(self, settings: MalamuteSettings, timeout: float = 30.0, pattern: str | None = None) -> None:

@@ -34,7 +34,10 @@ _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
 
 
 def records(messages: Sequence[Sequence[bytes]]) -> Records:
-    """:raises Unavailable: one is no STREAM DELIVER with sequence and time; there must be at least one"""
+    """At least one message.
+
+    :raises Unavailable: a message is no STREAM DELIVER with sequence and time
+    """
     frames = [message[0] for message in messages]
     ends: Int64s = np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)))
     return _records(b"".join((*frames, _MORE)), ends, _payloads(messages))

@@ -61,8 +61,8 @@ class Call:
 class PendingCalls:
     """Unanswered calls, the oldest first.
 
-    A PONG may overtake other answers: a broker answers PING while an engine is still starting. It removes the expired
-    calls before its PING: a missing answer must not be matched with a later call.
+    A PONG may overtake other answers: a broker answers PING while an engine is still starting. A PONG removes the
+    expired calls before its PING: a missing answer must not be matched with a later call.
     """
 
     def __init__(self) -> None:

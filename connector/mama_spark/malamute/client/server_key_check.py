@@ -15,7 +15,8 @@ _PROBE_AFTER = 2
 _PROBE_TIMEOUT = 1.0
 _SIGNATURE = b"\xff" + b"\0" * 7 + b"\x01\x7f"
 _GREETING = 64
-#: Greeting up to version 3.0, which a peer answers with its whole one. A peer would refuse a mechanism and disconnect.
+#: The begin of a greeting, up to version 3.0: a peer answers with its whole one. No mechanism: a peer that refuses it
+#: would close the connection.
 _OURS = _SIGNATURE + b"\x03\x00"
 
 

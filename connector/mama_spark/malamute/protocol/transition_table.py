@@ -24,7 +24,7 @@ class IllegalMachineStep(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class TableStep(Generic[State, Action]):
-    """The next state, and the command that the machine executes; None = none."""
+    """The next state, and the action that the machine executes; None = none."""
 
     state: State
     action: Action | None = None

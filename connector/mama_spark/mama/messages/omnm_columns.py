@@ -192,6 +192,7 @@ class _Batch:
         self._groups.append(_Group(rows[good], at[good]))
 
     def _leave(self, rows: Int64s) -> None:
+        """Read these messages one by one later, from their beginning."""
         if len(rows):
             self._slow.append(rows)
 

@@ -194,7 +194,8 @@ class Publisher:
         self.transport.publisher_destroyed(self)
 
     def wait_destroyed(self, timeout: float) -> None:
-        """Wait until :meth:`destroy` on another thread has returned; not within a callback, which that waits for."""
+        """Wait until :meth:`destroy` on another thread has returned. Returns at once within a callback of this
+        publisher, because destroying waits for that callback."""
         if not self._bridge.in_callback:
             self._destroyed.wait(timeout)
 

@@ -291,6 +291,7 @@ class NonBlockingSocket:
 
 
 def _on_their_way(sock: socket.socket) -> int:
+    """Bytes that our system has, and the other one has not confirmed; 0 if ours does not tell."""
     with contextlib.suppress(OSError):
         return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0

@@ -128,7 +128,7 @@ class SocketConnection:
 
     @property
     def unwritten(self) -> int:
-        """Bytes."""
+        """Bytes that were accepted and are not written yet."""
         return self.driver.unwritten
 
     @property

@@ -64,7 +64,7 @@ class NatsLeases:
     # --- the connection ----------------------------------------------------------------------------------------
 
     def _connect(self) -> SocketConnection:
-        """A new one if the last was closed for good."""
+        """The connection of the renewals; a new one if the last was closed for good."""
         if self.connection is None or self.connection.closed:
             self.connection = SocketConnection(self.settings)
             self.connection.open()

@@ -42,8 +42,7 @@ class ApiForbidden(ConfigError):
 
 
 def answer_of(data: bytes) -> dict[str, Any]:
-    """The JSON object of an answer, whose ``error`` is an object with numeric codes; :class:`Unavailable` for
-    others."""
+    """The JSON object of an answer; its ``error``, if any, has numeric codes. Anything else: :class:`Unavailable`."""
     try:
         answer = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -106,7 +105,8 @@ class StreamInfo:
 
     :ivar config: in the words of the API
     :ivar created: text of the server, which tells it from another stream of the same name
-    :ivar deleted: number of deleted sequences up to ``last``; ``deleted_sequences``: these, if requested
+    :ivar deleted: number of deleted sequences from ``first`` to ``last``, the sequences of the first message and of the
+        last one ever stored; ``deleted_sequences``: these, if requested
     :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
     :ivar sourced: by name of the stream: the sequence up to which it was sourced
     :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339

@@ -32,6 +32,7 @@ T = TypeVar("T")
 #: The frames of an attempt, and whether its connection is lost: what follows then may have holes.
 _Try = tuple[list[Frame], Callable[[], bool]]
 
+#: Requests on their way at once.
 AT_ONCE = 32
 #: Seconds after which a question that is asked once is given up.
 _ONCE = 3.0
@@ -219,7 +220,7 @@ class JetStream:
         (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
 
         :param topic: that the stream takes
-        :param ask: for the stream
+        :param ask: returns the state of the stream from its leader
         :param timeout: seconds; None = those of all calls
         """
         limit, taken = self._limits(), math.inf

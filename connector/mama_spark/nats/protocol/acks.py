@@ -44,6 +44,8 @@ class AckError(MamaError):
 
 @dataclass(slots=True)
 class AckColumns:
+    """Successful acknowledgements of one stream (and domain); those of one layout in order of arrival."""
+
     stream: str
     domain: str | None = None
     tokens: list[Int64s] = field(default_factory=list)

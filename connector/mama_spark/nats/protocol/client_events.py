@@ -140,6 +140,8 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Received:
+    """Any message that is not taken in bulk."""
+
     frame: Frame
 
 

@@ -158,6 +158,7 @@ def _uniform(values: Int64s) -> bool:
 
 
 def _numbers(columns: list[Int64s], begin: bytes, end: bytes) -> Any:
+    """One constant: all rows must have the same sizes."""
     text = b"".join(b" %d" % (c[0] if len(c) else 0) for c in columns)
     return pa.scalar(begin + text + end, _BINARY)
 

@@ -47,6 +47,7 @@ class AckQueue:
             self._result, self._tokens = PollResult(events=warnings), 0
 
     def wake(self) -> None:
+        """Let :meth:`wait` return: there is capacity to send again."""
         with self._changed:
             self._wake()
 

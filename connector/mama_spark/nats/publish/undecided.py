@@ -66,6 +66,7 @@ class UndecidedStreams:
         return alone is None or alone.left > 0
 
     def seen(self, stream: str) -> None:
+        """A server has seen messages that will be sent again."""
         if (alone := self._alone.pop(stream, None)) is not None:
             self._connection.answers.forget(alone.asked)
 
@@ -98,6 +99,8 @@ class UndecidedStreams:
 
 @dataclass(slots=True)
 class _Probe:
+    """A message that was sent alone and is acknowledged alone."""
+
     token: int
     stream: str
     at: float

@@ -232,8 +232,9 @@ class Turn:
 class BatchTurn(Turn):
     """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
 
-    :param bounds: of the stream at a moment before this partition is published, when ``last`` was its last message
+    :param bounds: of the stream at a moment before this partition is published
     :param ask_last: the last sequence of the stream when nothing of earlier runs is on its way any more
+    :ivar last: the last sequence at a moment before this partition is published: of ``bounds``, or of ``ask_last``
     """
 
     def __init__(self, me: Attempt, lease: float, bounds: Bounds, ask_last: Callable[[], int]) -> None:

@@ -65,7 +65,7 @@ class BatchSession:
     """Calls: :meth:`open`, and :meth:`close` in any case. It is the :class:`.SendGuard` of the publisher.
 
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :ivar unfenced: publish rows although sends of an earlier attempt may still be stored
+    :ivar unfenced: rows are published although sends of an earlier attempt may still be stored
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class DoubledIdCheck:
         return sorted([*rejected, *((row, error) for row in rows.tolist())], key=lambda one: one[0]), None
 
     def _came_before(self, keys: npt.NDArray[np.uint64]) -> Bools:
-        """Shape (n, 2) to (n,)."""
+        """Whether a row before has the id, of shape (n, 2): that row gave it its number."""
         mine: Int64s = np.arange(self._rows + len(keys), self._rows, -1)  # backwards: of equal ones the last one counts
         self._rows += len(keys)
         was_full = self._seen.full

@@ -117,7 +117,7 @@ class IdMaker:
         return numbers
 
     def _starts(self, keys: UInt64s, counts: Int64s) -> Int64s:
-        """``keys`` are distinct and come ``counts`` times."""
+        """The first number of each of these distinct keys, which come ``counts`` times."""
         starts = np.zeros(len(keys), np.int64)
         old = self._seen.add(keys)
         again = np.flatnonzero(old | (counts > 1))
@@ -192,7 +192,8 @@ _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s] | None:
-    """The same without a loop, for ids whose parts are equally long, as most are; None if they are not."""
+    """As :func:`parse` without a loop, for ids whose parts are equally long, as most are: those of one partition whose
+    rows all differ. None for others."""
     first = _ID.fullmatch(ids[0], head)
     whole = b"".join(ids)
     width = len(ids[0])

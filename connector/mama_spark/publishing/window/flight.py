@@ -2,7 +2,7 @@
 
 A flight is in exactly one state; :data:`TABLE` holds every legal transition, and any other raises
 :class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12 to MP-14); the
-fourth, ``PUBLISHED``, is for messages that the middleware does not acknowledge (``ackMode=none``).
+fourth, ``PUBLISHED``, is for messages without acknowledgement: all with ``ackMode=none``, or those without subscribers.
 """
 
 from __future__ import annotations

@@ -99,7 +99,10 @@ class ResendQueue:
         return begin
 
     def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
-        """Flights whose last send ended with ``error`` wait from now on; the publisher is ``paused_until`` then."""
+        """Flights whose last send ended with ``error`` wait from now on.
+
+        :param paused_until: when the publisher may send again
+        """
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
         sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
         due = now

@@ -1,5 +1,5 @@
-"""Whether a message, or a request, may be sent again after an error (MP-06), by the error alone; :class:`.ResendQueue`
-adds the limits of a publisher. Pure."""
+"""Whether a message, or a request, may be sent again after an error (MP-06), by the error alone: every sender asks
+here; :class:`.ResendQueue` adds the limits of a publisher. Pure."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class StoredCheck(Protocol):
         ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """The stored messages of each batch, as rows of it; none of them was before ``since`` (monotonic seconds).
+        """The stored messages of each batch, as rows of it; none was stored before ``since`` (monotonic seconds).
         Unavailable: the middleware does not say."""
         ...
 

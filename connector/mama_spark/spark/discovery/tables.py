@@ -89,7 +89,7 @@ class DiscoveryTables:
 
 
 def _same_transport(rows: DataFrame) -> str:
-    """SQL condition: a query has one transport."""
+    """SQL condition: sources of the transport of ``rows``; a query has one."""
     bridge, transport = rows.select("bridge", "transport").first() or ("", "")
     return " AND ".join(
         f"{name} = '{value}'" for name, value in (("bridge", _quoted(bridge)), ("transport", _quoted(transport)))

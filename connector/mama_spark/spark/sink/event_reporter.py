@@ -22,7 +22,7 @@ from ..write_counts import TaskCounts
 if TYPE_CHECKING:
     from mama_spark.flightlog.staging import Staging
 
-#: True: publish these events now, False: they may wait for the end of the partition.
+#: Gets events in order; True: publish them now, False: they may wait for the end of the partition.
 PublishEvents = Callable[[Sequence[EventRecord], bool], None]
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def tolerates_outages(o: SinkOptions) -> bool:
+    """Whether rows may fail because of an outage, so that the publisher goes on when nothing is acknowledged."""
     return o.on_error != "fail" and o.error_tolerance == "all"
 
 

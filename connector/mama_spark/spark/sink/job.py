@@ -262,6 +262,7 @@ class OutcomeCounts:
 
 
 def _kind(reason: str) -> str:
+    """Reasons that begin alike count as one."""
     return reason[:200]
 
 

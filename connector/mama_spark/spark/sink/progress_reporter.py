@@ -26,7 +26,7 @@ _Sink = tuple[Callable[[TaskCounts], object], float]
 
 
 class ProgressReporter:
-    """Reports every now and then, from its own thread, so that a standstill shows too; none without a listener.
+    """Reports every now and then, from its own thread, so that a standstill shows too; no thread without a listener.
 
     :param job: names the write, or the micro-batch
     :param announce: gets the counts, too, every ``announce_interval`` seconds; None = nobody

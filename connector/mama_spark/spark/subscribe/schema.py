@@ -88,7 +88,7 @@ def _columns_of(o: SubscribeOptions) -> StructType:
 
 
 def _recorded_schema(decoded: RecordFormat) -> StructType:
-    """Their own column has the reason why a record cannot be read."""
+    """Columns of records of a recorder; their own column has the reason why one cannot be read."""
     without = ("pack_error",) if decoded.packed else ("pack_index", "pack_error")
     own = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
     return StructType([*_schema(*without).fields, StructField(decoded.column, own)])

@@ -127,11 +127,11 @@ class CdrReader:
 
     short = _read("h", int)
     ushort = _read("H", int)
-    long = _read("i", int)
-    ulong = _read("I", int)
+    long = _read("i", int)  #: 32 bits
+    ulong = _read("I", int)  #: 32 bits
     longlong = _read("q", int)
     ulonglong = _read("Q", int)
-    float = _read("f", _Float)
+    float = _read("f", _Float)  #: 32 bits
     double = _read("d", _Float)
 
     def enum(self, kind: type[_E]) -> _E:
@@ -272,11 +272,11 @@ class CdrWriter:
 
     short = _write("h")
     ushort = _write("H")
-    long = _write("i")
-    ulong = _write("I")
+    long = _write("i")  #: 32 bits
+    ulong = _write("I")  #: 32 bits
     longlong = _write("q")
     ulonglong = _write("Q")
-    float = _write("f")
+    float = _write("f")  #: 32 bits
     double = _write("d")
     count = ulong  #: of a sequence
 

@@ -44,7 +44,7 @@ class ErrorSeries:
         ctr: int,
     ) -> bool:  # fmt: skip
         """Whether an error begins a series, and is to be recorded; else it is counted. ``received`` is nanoseconds
-        since the epoch, ``ctr`` 0: none."""
+        since the epoch, ``ctr`` the counter of its event (0: none)."""
         if not self._period_ns:
             return True
         reasons, series = tuple(error.reason for error in errors), self.open.get(topic)

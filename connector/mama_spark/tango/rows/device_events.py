@@ -113,7 +113,7 @@ def _interface(change: InterfaceChange) -> dict[str, str]:
 
 
 def _flat_fields(config: AttributeConfig) -> dict[str, str]:
-    """Those of inner structures as ``arch_event.period``."""
+    """The fields by name, those of inner structures as ``arch_event.period``."""
     found: dict[str, str] = {}
 
     def add(name: str, value: Any) -> None:

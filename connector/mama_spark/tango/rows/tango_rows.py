@@ -328,7 +328,7 @@ def _type_name(number: int) -> str | None:
 
 
 def _named(numbers: npt.NDArray[np.int8], names: list[str]) -> pa.Array:
-    """Null for those below 0."""
+    """Names of the numbers; null for numbers below 0."""
     index = pa.array(numbers.astype(np.int32), mask=numbers < 0)
     return pa.DictionaryArray.from_arrays(index, pa.array(names)).cast(pa.string())
 

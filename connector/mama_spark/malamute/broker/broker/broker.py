@@ -173,6 +173,7 @@ class Broker:
         return None if self._http is None else self._http.url
 
     def _inspect(self, inspect: Callable[[BrokerLoop], Any]) -> Any:
+        """Run ``inspect`` in the thread of the loop."""
         loop, thread, control = self._loop, self._thread, self._control
         if loop is None or thread is None or control is None or not thread.is_alive():
             raise BackgroundTaskFailed("the broker does not run")

@@ -25,7 +25,8 @@ _NAME = re.compile(rb"\^((?:[^\\.^$*+?()\[\]{}|]|\\[^a-zA-Z0-9])*)\$")
 
 
 class EngineSelector:
-    """The engine of each stream: of the first of ``choices`` with a matching pattern, or ``simple``."""
+    """The engine of each stream: of the first of ``choices`` with a matching pattern, or ``simple``. The broker's
+    :class:`~mama_spark.malamute.broker.session.streams.StreamCatalog`."""
 
     def __init__(self, choices: Sequence[EngineChoice]) -> None:
         self._choices = [(Pattern(choice.pattern), choice) for choice in choices]

@@ -109,7 +109,8 @@ class EngineHandle:
             self.post((b"$TERM",))
 
     def destroy(self, timeout: float = 30.0) -> None:
-        """Send $TERM; returns when all is freed. Logs an error if the engine does not end in time; may be repeated."""
+        """Send $TERM after all commands; returns when all is freed. Logs an error if the engine does not end in time;
+        may be repeated."""
         if self.closed:
             return
         self.end()
@@ -146,6 +147,7 @@ class EngineHandle:
 
     @property
     def over(self) -> bool:
+        """Whether it has no more turns: $TERM was executed, or its failure is reported."""
         return self._terminated or (self.actor.error is not None and self.actor.endpoint is not None)
 
 
@@ -346,7 +348,7 @@ class ReportSocket:
         del reporting[stream]
         report = stream.actor.reports.popleft()
         if stream.actor.reports:
-            reporting[stream] = None
+            reporting[stream] = None  # behind all others
         return stream, report
 
     def _find_reporting(self) -> None:

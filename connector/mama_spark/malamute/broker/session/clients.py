@@ -53,9 +53,9 @@ class ClientSession:
     last_pong: float = 0.0  #: or when it connected
     write_stream: bytes | None = None
     written_streams: dict[bytes, None] = field(default_factory=dict)
-    subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)
+    subscriptions: dict[bytes, set[bytes]] = field(default_factory=dict)  #: patterns by stream
     has_sent: bool = False  #: mail, or requests
-    offers: set[tuple[bytes, bytes]] = field(default_factory=set)
+    offers: set[tuple[bytes, bytes]] = field(default_factory=set)  #: service and pattern
     credit: DeliveryCredit = field(default_factory=DeliveryCredit)
     blocked: bool = False
     pending_replies: deque[PendingReply] = field(default_factory=deque)

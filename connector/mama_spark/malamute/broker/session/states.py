@@ -81,7 +81,7 @@ TABLE = TransitionTable[SessionState, SessionEvent, SessionAction](
             SessionEvent.MALFORMED: TableStep(START, SessionAction.COUNT_MALFORMED),
         },
         CONNECTED: {
-            **dict.fromkeys(SessionEvent, TableStep(START)),  # except:
+            **dict.fromkeys(SessionEvent, TableStep(START)),  # all end the session, except:
             **dict.fromkeys(EVENTS.values(), TableStep(CONNECTED, SessionAction.EXECUTE)),
             SessionEvent.OPEN: _REFUSED,
             SessionEvent.CLOSE: _CLOSED,

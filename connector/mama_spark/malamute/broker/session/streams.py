@@ -173,7 +173,7 @@ class Streams(dict[bytes, Stream]):
         return taken
 
     def idle(self, now: float) -> list[bytes]:
-        """Streams without clients for the time-out that owe no answer, but the broker's own; looks only now and
+        """Streams without clients for the time-out that owe no answer, never the broker's own; looks only now and
         then."""
         timeout, own = self._settings.stream_idle, self._settings.events
         if not timeout or now < self._next_look or not self:

@@ -90,7 +90,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         self._publisher: StreamPublisher | None = None
         self._live: LogTail | None = None
         self._position = 0  # last sequence that live cursors received
-        self._last_message = 0  # received for live cursors
+        self._last_message = 0  # sequence of the last message received for live cursors
         self._catch_ups: dict[SubscriptionCursor, _CatchUp] = {}
         self._outcomes: PerClient[ClientOutcomes] = PerClient(ClientOutcomes)
         self._awaited = AwaitedDeliveries()
