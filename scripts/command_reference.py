@@ -29,8 +29,8 @@ In most commands:
 
 | argument | meaning |
 |---|---|
-| `--json` | one line of JSON, or one for each message, event or line (`{"text": ...}`); `mama top` with `--once` |
-| `--url URL`; not of `pub`, `sub`, `audit`: `URL` | server or log ([default](configuration.md#where-nats-is)) |
+| `--json` | one object, or one for each message, event or line of text (`{"text": ...}`); `mama top` with `--once` |
+| `--url URL`; also `URL`, not with `pub`, `sub`, `audit` | server or log ([default](configuration.md#where-nats-is)) |
 | `-o NAME=VALUE`, `--option NAME=VALUE` | an option of a format, or of the connection to the log |
 | `PATH` | folder or URL of the flight log |
 | `--storage NAME=VALUE` | storage option of delta-rs, for a table |

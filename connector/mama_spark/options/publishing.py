@@ -46,8 +46,8 @@ class PublishingOptions(TransportOptions):
     )
     stream: str | None = option(
         "text", text, None, _MESSAGES,
-        "Stream that must take all topics. Malamute: the stream to write to, or with a column `stream` that of the "
-        "dead letters.", shown="found from the topics",
+        "Stream that must take all topics. Malamute: the stream to write to, or, beside a column `stream`, the "
+        "stream of the dead letters.", shown="found from the topics",
     )  # fmt: skip
     log: tuple[str, ...] | None = option(
         "URL", log_urls, None, _MESSAGES,
@@ -135,9 +135,9 @@ class PublishingOptions(TransportOptions):
 
     ack_mode: str = option(
         "`auto`, `message`, `batch`, `none`", one_of("auto", "message", "batch", "none"), "auto", _DELIVERY,
-        "`message`: one acknowledgement a message. `batch`: fast ingest; refused with ids on replicated streams. "
-        "`none`: no acknowledgement. `auto`: `batch` with `dedup=false` where stream and server allow it, else "
-        "`message`.",
+        "`message`: one acknowledgement a message. `batch`: fast ingest; with ids on replicated streams it needs "
+        "`order=partition`. `none`: no acknowledgement. `auto`: `batch` where stream and server allow it, with either "
+        "`dedup=false` or `order=partition`, else `message`.",
     )  # fmt: skip
     dedup: bool = option("boolean", boolean, True, _DELIVERY, "Send message ids; the broker drops a repeated id.")
     id_column: str | None = option(
@@ -146,7 +146,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     on_duplicate_id: str | None = option(
         "`fail`, `warn`", one_of("fail", "warn"), None, _DELIVERY,
-        "Whether a row with an id that its task has sent before fails, or is sent.", shown="`fail`",
+        "Fail a row whose id its task has already sent, or send it with a warning.", shown="`fail`",
     )  # fmt: skip
     id_prefix: str | None = option(
         "text", text, None, _DELIVERY,
@@ -290,8 +290,8 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     source_ttl: float = option(
         "duration", duration, 30.0, DISCOVERY,
-        "Without renewal, the source turns SUSPECT after half of it, OFFLINE after all; longer than the trigger "
-        "interval.", shown="30s",
+        "An unrenewed source turns SUSPECT after half of it, OFFLINE after all. Must exceed the trigger interval.",
+        shown="30s",
     )  # fmt: skip
     topic_events: str = option(
         "`topic`, `publisher`, `off`", one_of("topic", "publisher", "off"), "topic", DISCOVERY,

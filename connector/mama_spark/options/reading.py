@@ -17,7 +17,8 @@ from .values import Offsets, boolean, field_columns, integer, metrics_setup, off
 
 _WHAT, _HOW = "What is read", "How it is read"
 _LOSS = (
-    "Fail when unread records are gone: deleted, dropped by a limit, or with their stream. `false`: read the others;"
+    "Fail when unread records are gone: deleted (perhaps with their stream), or dropped by a limit. `false`: read "
+    "the others;"
 )
 
 
@@ -120,7 +121,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     min_offsets_per_trigger: int | None = option(
         "integer", integer(1), None, _HOW,
-        "Records for which a micro-batch after the first waits, at most for `maxTriggerDelay`.",
+        "Each micro-batch after the first waits for this many records, at most `maxTriggerDelay`.",
         shown="no wait", scope=STREAMS,
     )  # fmt: skip
     max_trigger_delay: float = option(

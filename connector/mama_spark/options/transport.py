@@ -96,8 +96,8 @@ class TransportOptions(Options):
     )  # fmt: skip
     properties: str | None = option(
         "path", text, None, CONNECT,
-        "The `mama.properties` file, on the driver; without `transport` it sets names and numbers of fields of source "
-        "records only.", shown="first one along `WOMBAT_PATH`",
+        "The `mama.properties` file, on the driver; without `transport` it only sets names and numbers of fields of "
+        "source records.", shown="first one along `WOMBAT_PATH`",
     )  # fmt: skip
 
     discovery_topic: str = option(
