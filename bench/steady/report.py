@@ -300,7 +300,7 @@ def _sessions(result: Result) -> list[str]:
     if "sessions" not in result:
         return []
     notes = [f" {session['ways']}: {session['note']}." for session in result["sessions"] if "note" in session]
-    return [f"Not all was measured together; each ratio is of ways that were.{''.join(notes)}", ""]
+    return [f"Not all ways were measured together; each ratio is of ways measured together.{''.join(notes)}", ""]
 
 
 def merged(kept: Result, new: Result) -> Result:

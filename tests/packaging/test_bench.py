@@ -190,7 +190,7 @@ def test_ways_that_were_measured_again_take_the_place_of_the_old_ones() -> None:
     page = steady_report.markdown(found)
     again_ways = "`arrow`, `arrow-tuned`, `kafka-tuned`, `lines`, `lines-tuned` of 100 B"
     assert found["sessions"] == [{"when": "2001-01-01"}, {"when": "2002-02-02", "ways": again_ways}]
-    assert "Not all was measured together" in page
+    assert "Not all ways were measured together" in page
     assert "| `kafka-tuned`, 100 B | `lines` 3.00, " in page
     with pytest.raises(SystemExit, match=r"compared with each other: lines \(100 B\), kafka-tuned \(100 B\)"):
         steady_report.merged(kept, {**again, "runs": new[:2]})

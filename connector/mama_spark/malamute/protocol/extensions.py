@@ -10,7 +10,7 @@ commands it sends. Layout, version 1::
 |---|---|---|---|
 | 1 | features | number-4: 1 credit, 2 sequence, 4 acks, 8 confirm, 16 headers, 32 log, 64 credit for sending, \
 128 discovery, 256 blocks | OPEN; OK of OPEN: those the broker supports |
-| 2 | credit | number-4: bytes more that the receiver may send (:class:`.SendWindow`) | OK of OPEN, PONG |
+| 2 | credit | number-4: how many more bytes the receiver may send (:class:`.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 |   |   | number-8: the subscription begins after it | OK of READ without after |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |

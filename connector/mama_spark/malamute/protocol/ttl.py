@@ -7,8 +7,8 @@ with any value) is not stored: it restarts the timer and is answered DUPLICATE, 
 without a running timer it is REFUSED. Timers use the broker's clock; a restart of the broker restarts them.
 
 A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
-(0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence that it has. It needs
-``Mama-Ttl``, and a renewal cannot have it: such a message is REFUSED, and so is a ``Mama-Marker`` of a client.
+(0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence of the running
+message. It needs ``Mama-Ttl`` and is no renewal, else it is REFUSED; so is a ``Mama-Marker`` of a client.
 
 The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, or 1 MiB, messages
 with a TTL are REFUSED.
