@@ -189,14 +189,17 @@ judged AS (
 ){_answer("judged", "verdict")}"""
 
     def others(self, part: Part) -> str:
-        """SQL: stored messages at sequences that the log does not name, without copies of messages that it names."""
+        """SQL: stored messages at sequences that the log does not name, without copies of messages that it names.
+
+        A write all of whose acknowledgements have a reason was logged with ``flightLogLevel=errors``, or may have been:
+        its other messages are no findings."""
         return f"""WITH {self._free(part)}, {self._mine("free")},
 said AS (
   SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
          max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
   FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
 heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
-          WHERE {self._selection} AND {self._stored} AND {_head("flight_id")} <> flight_id
+          WHERE {self._selection} AND {self._stored} AND info IS NULL AND {_head("flight_id")} <> flight_id
             AND (query_id IS NULL AND batch_id IS NOT NULL OR {_made_by("log", "flight_id")})),
 alike AS (
   SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {self._stored} AND sequence IS NULL),
