@@ -12,6 +12,7 @@ from itertools import pairwise
 from string import hexdigits
 
 from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME, sql_text
+from ..publishing.ids.ids import ID_END
 from .result import MATCHES, Audit, Row, Span
 
 #: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
@@ -62,7 +63,7 @@ GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
 
 def _head(column: str) -> str:
     """SQL: the common prefix of the default ids of one write; the whole id if it is no default id."""
-    return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
+    return f"regexp_replace({column}, '-{ID_END}$', '')"
 
 
 def _made_by(table: str, column: str = "") -> str:

@@ -40,6 +40,7 @@ UNNUMBERED = {"sequence": None, "duplicate": None}
 LATE = NOW + timedelta(hours=1)
 OWN = {"flight_id": pa.array(["k", "k", "l"])}
 OWN_STORED = [at(n + 1, None, id=id_) for n, id_ in enumerate("kkl")]
+NEARLY_DEFAULT = {"flight_id": pa.array([f"k-{10**9}-{32 * digit}-0" for digit in "123"])}
 FOREIGN_IDS = {"flight_id": pa.array([f"another-0-0-{32 * digit}-0" for digit in "123"])}
 OTHER_WRITE = "query-1-7-0-" + 32 * "b"
 WITH_REASON = {
@@ -70,6 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "own ids, used again": (OWN, OWN_STORED, {}, {"id": 3}),
     "own ids, stored again": (OWN, [*OWN_STORED, at(5, None, id="k")], {}, {"id": 3, "reused": 1}),
     "own ids, lost": (OWN, OWN_STORED[1:], {}, {"id": 2, "missing": 1}),
+    "own ids that nearly are default ids": (NEARLY_DEFAULT, NO_IDS, {}, {"place": 3}),
     "own ids, no sequences": ({**OWN, **UNNUMBERED}, OWN_STORED, {}, {"id": 3}),
     "own ids that name another content": (
         FOREIGN_IDS,
