@@ -85,7 +85,7 @@ def _fits(messages: MessageBatch, ids: pa.Array, stream: str) -> pa.Array:
     gets its own after its id, so other content of a message with headers proves nothing."""
     if ids.null_count == len(ids):
         return pa.nulls(len(ids), pa.bool_())
-    named = pc.struct_field(pc.extract_regex(ids, f"-{ID_END}$"), "content")
+    named = pc.struct_field(pc.extract_regex(ids, f"-{ID_END}$".replace("(", "(?P<content>")), "content")
     fits = pc.equal(named, _hex(digest(messages)))
     if pc.any(pc.invert(fits)).as_py():  # the ids of a write whose rows name their streams depend on these
         streams = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(ids), np.int32)), pa.array([stream]))
