@@ -22,7 +22,7 @@ from ..flightlog.reading import Row, open_log, query
 from ..flightlog.schema import TIMESTAMP
 from ..options import SubscribeOptions
 from ..packing.format import PACK
-from ..publishing.ids.ids import Digests, digest
+from ..publishing.ids.ids import ID_END, Digests, digest
 from ..registry import log_bridge
 from .comparison import MARGIN, Comparison, FlightSelection, compare, rest_question, spans_question
 from .result import Audit, Span
@@ -41,8 +41,6 @@ STORED = pa.schema(
         pa.field("fits", pa.bool_()),
     ]
 )
-#: The end of a default id: see :mod:`mama_spark.publishing.ids.ids`.
-_NAMED = r"-[0-9]{1,9}-(?P<content>[0-9a-f]{32})-[0-9]{1,9}$"
 
 
 def stored_columns(
@@ -87,7 +85,7 @@ def _fits(messages: MessageBatch, ids: pa.Array, stream: str) -> pa.Array:
     gets its own after its id, so other content of a message with headers proves nothing."""
     if ids.null_count == len(ids):
         return pa.nulls(len(ids), pa.bool_())
-    named = pc.struct_field(pc.extract_regex(ids, _NAMED), "content")
+    named = pc.struct_field(pc.extract_regex(ids, f"-{ID_END}$".replace("(", "(?P<content>")), "content")
     fits = pc.equal(named, _hex(digest(messages)))
     if pc.any(pc.invert(fits)).as_py():  # the ids of a write whose rows name their streams depend on these
         streams = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(ids), np.int32)), pa.array([stream]))

@@ -12,6 +12,7 @@ from itertools import pairwise
 from string import hexdigits
 
 from ..flightlog.schema import IS_IN_DOUBT, IS_OUTCOME, sql_text
+from ..publishing.ids.ids import ID_END
 from .result import MATCHES, Audit, Row, Span
 
 #: Clocks of executors and servers differ, and a copy may be stored later than its write ended. In SQL, and seconds.
@@ -62,7 +63,7 @@ GROUP BY bridge, event, ack_level ORDER BY bridge, event, ack_level"""
 
 def _head(column: str) -> str:
     """SQL: the common prefix of the default ids of one write; the whole id if it is no default id."""
-    return f"regexp_replace({column}, '-[0-9]+-[0-9a-f]{{32}}-[0-9]+$', '')"
+    return f"regexp_replace({column}, '-{ID_END}$', '')"
 
 
 def _made_by(table: str, column: str = "") -> str:
@@ -189,14 +190,17 @@ judged AS (
 ){_answer("judged", "verdict")}"""
 
     def others(self, part: Part) -> str:
-        """SQL: stored messages at sequences that the log does not name, without copies of messages that it names."""
+        """SQL: stored messages at sequences that the log does not name, without copies of messages that it names.
+
+        A write all of whose acknowledgements have a reason was logged with ``flightLogLevel=errors``, or may have been:
+        its other messages are no findings."""
         return f"""WITH {self._free(part)}, {self._mine("free")},
 said AS (
   SELECT flight_id AS id, max(CASE WHEN event IN ('acked', 'published') THEN 1 ELSE 0 END) AS stored,
          max(CASE WHEN {IS_IN_DOUBT} THEN 1 ELSE 0 END) AS doubt
   FROM log WHERE {IS_OUTCOME} AND flight_id IN (SELECT id FROM free) GROUP BY flight_id),
 heads AS (SELECT DISTINCT {_head("flight_id")} AS head FROM log
-          WHERE {self._selection} AND {self._stored} AND {_head("flight_id")} <> flight_id
+          WHERE {self._selection} AND {self._stored} AND info IS NULL AND {_head("flight_id")} <> flight_id
             AND (query_id IS NULL AND batch_id IS NOT NULL OR {_made_by("log", "flight_id")})),
 alike AS (
   SELECT DISTINCT stream, topic, size FROM log WHERE {self._selection} AND {self._stored} AND sequence IS NULL),

@@ -12,7 +12,8 @@ be is a limit of each middleware and is checked in its bridge.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ def why_unpublishable(topic: str) -> str | None:
     if "" in topic.split("."):
         return f"topic {topic!r} has an empty token"
     return f"topic {topic!r} has a wildcard"
+
+
+def present_parts(columns: Iterable[pa.Array]) -> list[pa.Array]:
+    """Columns with parts of topics, in which an empty part is null."""
+    import pyarrow.compute as pc
+
+    return [pc.if_else(pc.equal(column, ""), None, column) for column in columns]
+
+
+def join_parts(parts: Sequence[pa.Array]) -> pa.Array:
+    """The :func:`present_parts` of each row joined by ``.``; null if it has none."""
+    import pyarrow.compute as pc
+
+    empty = reduce(pc.and_, [part.is_null() for part in parts])
+    # the kernel would return no element for a row without any part
+    filled = pc.if_else(empty, "", parts[0])
+    return pc.if_else(empty, None, pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip"))
 
 
 def topic_head(prefix: str | None) -> str:

@@ -27,7 +27,7 @@ STORE_FAILED = 10077
 NOT_BATCHED = 10205
 UNKNOWN_BATCH = 10208
 
-#: JetStream ``err_code`` of a publish reply -> error.
+#: JetStream ``err_code`` of a reply -> error.
 BY_CODE: Mapping[int, type[PublishError]] = {
     10002: OutOfResources,  # resource limits exceeded for the account
     10008: OutOfResources,  # JetStream system temporarily unavailable
@@ -36,14 +36,17 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10028: OutOfResources,  # insufficient memory
     10039: OutOfResources,  # JetStream not enabled for the account
     10047: OutOfResources,  # insufficient storage
+    10052: Rejected,  # invalid configuration of a stream or consumer
     10054: TooLarge,  # message size exceeds the stream's maximum
     10060: ExpectationFailed,  # expected stream
     10070: ExpectationFailed,  # expected last message id
     10071: ExpectationFailed,  # expected last sequence
+    10074: Rejected,  # replicas without a cluster
     10076: OutOfResources,  # JetStream not enabled
     STORE_FAILED: OutOfResources,  # for what reason the text says: see _OF_STORE
     10097: TooLarge,  # header block larger than 64 KiB
     10109: Rejected,  # sealed
+    10111: Rejected,  # rollup not permitted, or of another value
     10158: DuplicateInFlight,  # same id proposed and not committed
     10163: NotReady,  # expectation cannot be checked yet
     10164: ExpectationFailed,  # expectation on another subject
@@ -83,17 +86,16 @@ CURES: Mapping[int, str] = {
     10047: _STORAGE_USED_UP,
 }
 
-#: HTTP-like code of a reply whose ``err_code`` is not in the table.
+#: HTTP-like code of a reply whose ``err_code`` is not in the table; from 500 on the server may be ready later.
 BY_HTTP: Mapping[int, type[PublishError]] = {
     408: OutcomeUnknown,
     409: DuplicateInFlight,
     429: RateLimited,
-    503: OutOfResources,
 }
 
 
 def from_reply(code: int, err_code: int, description: str) -> PublishError:
-    kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or Rejected
+    kind = BY_CODE.get(err_code) or BY_HTTP.get(code) or (OutOfResources if code >= 500 else Rejected)
     if err_code == STORE_FAILED:
         kind = _OF_STORE.get(description.lower(), kind)
     cure = CURES.get(err_code)

@@ -13,6 +13,8 @@ from mama_spark.contracts.topics import TopicFilter, covers, overlap
 
 #: Prefix of the names of consumers that this package reads through.
 CONSUMER_PREFIX = "mama-"
+#: Name prefixes of consumers that are no readers: those of this package, and those of sources and mirrors.
+NO_READERS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 #: Metadata (NATS ADR-33) of a consumer that only shows the progress of a query; nobody reads through it.
 PROGRESS_METADATA = {"mama-spark": "progress"}
 

@@ -40,7 +40,13 @@ UNNUMBERED = {"sequence": None, "duplicate": None}
 LATE = NOW + timedelta(hours=1)
 OWN = {"flight_id": pa.array(["k", "k", "l"])}
 OWN_STORED = [at(n + 1, None, id=id_) for n, id_ in enumerate("kkl")]
+NEARLY_DEFAULT = {"flight_id": pa.array([f"k-{10**9}-{32 * digit}-0" for digit in "123"])}
 FOREIGN_IDS = {"flight_id": pa.array([f"another-0-0-{32 * digit}-0" for digit in "123"])}
+OTHER_WRITE = "query-1-7-0-" + 32 * "b"
+WITH_REASON = {
+    "flight_id": pa.array([f"{OTHER_WRITE}-{n}" for n in range(3)]),
+    "reasons": dict.fromkeys(range(3), ("OK", None, "perhaps stored twice")),
+}
 IN_DOUBT = {"failed": 1, "may_have_landed": np.array([False, False, True])}
 
 #: Name -> columns of the flights, what is stored, what was read of the stream, messages by verdict.
@@ -65,6 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "own ids, used again": (OWN, OWN_STORED, {}, {"id": 3}),
     "own ids, stored again": (OWN, [*OWN_STORED, at(5, None, id="k")], {}, {"id": 3, "reused": 1}),
     "own ids, lost": (OWN, OWN_STORED[1:], {}, {"id": 2, "missing": 1}),
+    "own ids that nearly are default ids": (NEARLY_DEFAULT, NO_IDS, {}, {"place": 3}),
     "own ids, no sequences": ({**OWN, **UNNUMBERED}, OWN_STORED, {}, {"id": 3}),
     "own ids that name another content": (
         FOREIGN_IDS,
@@ -76,6 +83,12 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], dic
     "stored again": ({}, [*ALL, at(5, 0), at(6, 0)], {}, {"id": 3, "copy": 2}),
     "the first copy was kept": ({"sequence": np.array([1, 2, 8])}, ALL, {}, {"id": 2, "elsewhere": 1}),
     "not in the log": ({}, [*ALL, at(4, 7)], {}, {"id": 3, "unlogged": 1}),
+    "not in a log of errors": (
+        WITH_REASON,
+        [at(n + 1, None, id=f"{OTHER_WRITE}-{n}") for n in range(4)],
+        {},
+        {"id": 3, "foreign": 1},
+    ),
     "of others": ({}, [*ALL, at(4, None, id="x"), at(5, None)], {}, {"id": 3, "foreign": 2}),
     "in doubt": (IN_DOUBT, ALL, {}, {"id": 2, "landed": 1}),
     "in doubt, not stored": (IN_DOUBT, ALL[:2], {}, {"id": 2}),

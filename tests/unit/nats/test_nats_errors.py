@@ -68,7 +68,10 @@ def test_each_number_becomes_the_error_of_the_table(code: int) -> None:
     assert error.info.startswith("text"), "what nats-server says, and for some what to do"
 
 
-@each(("http", "kind"), [(429, RateLimited), (503, OutOfResources), (409, DuplicateInFlight), (400, Rejected)])
+@each(
+    ("http", "kind"),
+    [(429, RateLimited), (503, OutOfResources), (500, OutOfResources), (409, DuplicateInFlight), (400, Rejected)],
+)
 def test_an_unknown_number_falls_back_to_its_http_code(http: int, kind: type[MamaError]) -> None:
     assert type(error_codes.from_reply(http, 19_999, "new")) is kind
 

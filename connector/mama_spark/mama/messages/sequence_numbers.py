@@ -11,11 +11,8 @@ _WRAPPED = 1_000_000  #: numbers at most that are missing where they began at 1 
 REPEATING = frozenset({MsgType.INITIAL, MsgType.BOOK_INITIAL, MsgType.RECAP, MsgType.BOOK_RECAP})
 #: Messages without data: stamped with the current number, without a status.
 SILENT = frozenset({MsgType.REFRESH, MsgType.SYNC_REQUEST, MsgType.MISC, MsgType.NOT_PERMISSIONED, MsgType.NOT_FOUND})
-
-
-def uses_up(kind: int) -> bool:
-    """A message of this type takes the next number; others have the current one."""
-    return kind not in REPEATING | SILENT
+#: All types that have the current number; others take the next one.
+UNCOUNTED = REPEATING | SILENT
 
 
 def next_number(number: int, steps: int = 1) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 from ..messages.msg import FieldType, MamaMsg, MamaTime
-from ..messages.sequence_numbers import HIGHEST, SILENT, next_number, uses_up
+from ..messages.sequence_numbers import HIGHEST, SILENT, UNCOUNTED, next_number
 from ..messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError
 from ..states import PublisherState
 from .bridge_publisher import PublisherCallbacks
@@ -132,7 +132,7 @@ class DQPublisher:
         if self._number:
             if reply or kind not in SILENT:
                 _put(msg, "MdMsgStatus", self._status)
-                if not reply and uses_up(kind):
+                if not reply and kind not in UNCOUNTED:
                     self._number = next_number(self._number)
             _put(msg, "MdSeqNum", self._number)
         if self._sender:

@@ -17,13 +17,11 @@ from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
 
 from ..jetstream.answers import ConsumerInfo
 from ..protocol.direct_get import StoredMessage, micros
-from ..subjects import CONSUMER_PREFIX, shows_progress
+from ..subjects import NO_READERS, shows_progress
 
 CONSUMERS = "$JS.EVENT.ADVISORY.CONSUMER.>"
 CREATED, DELETED = "$JS.EVENT.ADVISORY.CONSUMER.CREATED.", "$JS.EVENT.ADVISORY.CONSUMER.DELETED."
 AUDITS = "$JS.EVENT.ADVISORY.API"
-#: Name prefixes of consumers that are no readers: those of this package, and those of sources and mirrors.
-_OURS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
     for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
-            if len(tokens) != 2 or tokens[1].startswith(_OURS):
+            if len(tokens) != 2 or tokens[1].startswith(NO_READERS):
                 return None
             return ConsumerEvent(tokens[0], tokens[1], deleted, time_of(record))
     return None

@@ -404,7 +404,8 @@ def read_answer(subject: str, answer: Frame | MamaError | None, final: Collectio
     error = AnsweredError.of(body)
     if error is None:
         return body
-    if error.status < 500 or error.code in final:
+    passes = error.status >= 500 and error_codes.from_reply(error.status, error.code, error.text).retryable
+    if not passes or error.code in final:
         raise ApiError(f"{error.text} ({subject})", error.code, error.text)
     raise ServerNotReady(error.text, error.code)
 

@@ -15,7 +15,7 @@ from ..jetstream.answers import ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.streams import StreamCache, check_jetstream, stream_names
 from ..protocol import key_value
-from ..subjects import may_store, stores_text
+from ..subjects import NO_READERS, may_store, stores_text
 from .log_connection import LogConnection
 from .retention import config_of
 from .stream_log import NatsLog, ServedStream
@@ -154,7 +154,7 @@ def _log_statuses(api: JetStream) -> list[LogStatus]:
         if stream.consumers:
             try:
                 pages = api.listed(f"CONSUMER.LIST.{stream.name}", "consumers")
-                readers = [ConsumerInfo.of(one) for one in pages]
+                readers = [one for one in map(ConsumerInfo.of, pages) if not one.name.startswith(NO_READERS)]
             except ApiError:
                 continue
         found.append(

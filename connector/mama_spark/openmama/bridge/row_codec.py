@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, SchemaError
 from mama_spark.contracts.message import EncodedRows
+from mama_spark.contracts.topics import join_parts, present_parts
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import HEADER, encode
 from mama_spark.openmama.wire.frames import payload_fault
@@ -127,13 +128,6 @@ class FieldCodec:
 def framed_topics(parts: list[pa.Array | None], n: int) -> pa.Array:
     """Root, source and symbol as OpenMAMA's bridges join them: without the symbol under a root other than the
     dictionary's."""
-    root, source, symbol = (pa.nulls(n, pa.string()) if part is None else part for part in parts)
-    under_root = pc.and_(
-        pc.fill_null(pc.not_equal(root, ""), False), pc.fill_null(pc.not_equal(root, DICTIONARY_ROOT), False)
-    )
-    shown = [root, source, pc.if_else(under_root, pa.scalar(None, pa.string()), symbol)]
-    none = pa.scalar(None, pa.string())
-    shown = [pc.if_else(pc.fill_null(pc.equal(part, ""), True), none, part) for part in shown]
-    nothing = pc.and_(pc.and_(shown[0].is_null(), shown[1].is_null()), shown[2].is_null())
-    shown[2] = pc.if_else(nothing, "", shown[2])  # a row of nulls alone would be left out
-    return pc.binary_join_element_wise(*shown, ".", null_handling="skip")
+    root, source, symbol = present_parts(pa.nulls(n, pa.string()) if part is None else part for part in parts)
+    under_root = pc.fill_null(pc.not_equal(root, DICTIONARY_ROOT), False)
+    return join_parts([root, source, pc.if_else(under_root, None, symbol)])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s, MessageBatch
 from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.omnm_columns import ColumnDecoder, DecodedColumns
-from mama_spark.mama.messages.sequence_numbers import HIGHEST
+from mama_spark.mama.messages.sequence_numbers import HIGHEST, UNCOUNTED
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType
 from mama_spark.mama.messages.typed_columns import first_of_each
 from mama_spark.openmama.recorder.gaps import GapTracker, MissingNumbers
@@ -42,7 +42,6 @@ _NUMBERS: dict[str, int] = {
     **{name: RESERVED[name].fid for name in ("MdMsgType", "MdMsgStatus", "MdSeqNum", "MamaSenderId")},
     CONFLATE_COUNT[0]: CONFLATE_COUNT[1],
 }
-_STATES = frozenset((MsgType.INITIAL, MsgType.RECAP, MsgType.SNAPSHOT, MsgType.REFRESH))
 _NUMBERED = (MamaRecordKind.MESSAGE, MamaRecordKind.IMAGE, MamaRecordKind.RECAP)
 _IS_NUMBERED = np.isin(np.arange(256), _NUMBERED)
 _SCHEMA = pa.schema([pa.field(VALUE, pa.binary())])
@@ -175,7 +174,7 @@ class FrameRecorder:
             rows.tolist(), kinds[rows].tolist(), *fields, strict=True
         ):
             topic = names[codes[row]]
-            if what != MamaRecordKind.MESSAGE or kind in _STATES:
+            if what != MamaRecordKind.MESSAGE or kind in UNCOUNTED:
                 missing = self.tracker.image(topic, sender, number)
             else:
                 missing = self.tracker.update(topic, sender, number, conflated)
@@ -197,7 +196,7 @@ class FrameRecorder:
         code, sender, number = code[order], sender[order], number[order]
         begins = np.flatnonzero(np.concatenate(([True], (np.diff(code) != 0) | (sender[1:] != sender[:-1]))))
         ends = np.concatenate((begins[1:], [len(rows)]))
-        good = ((kinds[rows] == MamaRecordKind.MESSAGE) & ~np.isin(columns["MdMsgType"][rows], list(_STATES)))[order]
+        good = ((kinds[rows] == MamaRecordKind.MESSAGE) & ~np.isin(columns["MdMsgType"][rows], list(UNCOUNTED)))[order]
         begin = np.zeros(len(rows), np.bool_)
         begin[begins] = True
         good[1:] &= begin[1:] | (np.diff(number) == 1)

@@ -18,7 +18,7 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import BadMessage, decode, encode
-from mama_spark.mama.messages.sequence_numbers import REPEATING, next_number, uses_up
+from mama_spark.mama.messages.sequence_numbers import REPEATING, UNCOUNTED, next_number
 from mama_spark.mama.messages.status import RESERVED, MsgStatus, MsgType, Status, StatusError, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
 from mama_spark.openmama.wire.dictionary import DICTIONARY_SOURCE, DictionaryEntry, by_name, dictionary_message
@@ -230,7 +230,7 @@ class MarketDataSource:
         if topic is None:
             topic = self.topics[symbol] = PublishedTopic(symbol)
             actions.append(PublisherEvent("onCreate", symbol))
-        if uses_up(kind):
+        if kind not in UNCOUNTED:
             topic.number = next_number(topic.number)
         for f in fields:
             topic.image[f.name, f.fid] = f

@@ -54,6 +54,8 @@ from .key_table import BloomFilter, KeyTable, UInt64s
 #: XXH3-128 of the content of each message, shape (n, 16).
 Digests = npt.NDArray[np.uint8]
 
+#: What an id ends with, behind a hyphen, for Python and for the SQL of delta-rs and Spark; the group is ``h``.
+ID_END = "[0-9]{1,9}-([0-9a-f]{32})-[0-9]{1,9}"
 IDS_MEMORY = 32 << 20  #: bytes, for some ten million rows
 _HEX = np.frombuffer(b"".join(b"%02x" % i for i in range(256)), np.uint16)
 _CHUNK = 16_384  #: rows hashed together: bounds the copies
@@ -186,7 +188,7 @@ def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
     return ParsedIds(rows, *found)
 
 
-_ID = re.compile(rb"[0-9]{1,9}-[0-9a-f]{32}-[0-9]{1,9}")
+_ID = re.compile(ID_END.encode())
 _NIBBLES = np.full(256, 255, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 

@@ -296,6 +296,7 @@ def test_names_come_in_pages() -> None:
         (None, "no permission to create the stream 'S'"),
         (error(400, 10065, "subjects overlap"), "cannot create the stream 'S': subjects overlap"),
         (error(500, 10049, "busy"), "cannot create the stream 'S': busy"),
+        (error(500, 10074, "replicas > 1"), "cannot create the stream 'S': replicas > 1"),
     ],
 )
 def test_why_a_stream_cannot_be_made(answer: Answer, text: str) -> None:

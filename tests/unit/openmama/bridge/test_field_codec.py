@@ -161,6 +161,7 @@ def test_topics() -> None:
     assert topics(topic=["A", "", None]) == (["A", "", ""], [1, 2])
     assert topics("p", topic=["A", "B", "C"]) == (["p.A", "p.B", "p.C"], [])
     assert topics(source=["S", "S", None], symbol=["a", None, None]) == (["S.a", "S", ""], [2])
+    assert topics("p", source=["S", "", None], symbol=["a", "a", ""]) == (["p.S.a", "p.a", ""], [2])
     assert topics(root=["_MDDD", "R", ""], source=["S"] * 3, symbol=["a"] * 3) == (["_MDDD.S.a", "R.S", "S.a"], [])
 
 

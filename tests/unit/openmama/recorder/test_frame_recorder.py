@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.contracts.record_log import Records
 from mama_spark.mama.messages.msg import MamaMsg
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.mama.messages.sequence_numbers import UNCOUNTED
 from mama_spark.mama.messages.status import MsgType
 from mama_spark.openmama.recorder.frame_recorder import FrameRecorder, RecordPacker
 from mama_spark.openmama.recorder.gaps import GapTracker
@@ -38,7 +39,7 @@ def one_by_one(sent: list[Sent]) -> list[tuple[str, int, int, int]]:
     """Topic, sender, first and last number of each gap, in order."""
     tracker, gaps = GapTracker(), []
     for topic, sender, number, kind in sent:
-        found = (tracker.update if kind == MsgType.UPDATE else tracker.image)(topic, sender, number)
+        found = (tracker.image if kind in UNCOUNTED else tracker.update)(topic, sender, number)
         if found is not None:
             gaps.append((topic, sender, found.first, found.last))
     return gaps
@@ -49,11 +50,14 @@ def one_by_one(sent: list[Sent]) -> list[tuple[str, int, int, int]]:
 @given(
     st.lists(
         st.tuples(st.sampled_from(["A", "B"]), st.sampled_from([1, 2**63]), st.integers(0, 6),
-                  st.sampled_from([int(MsgType.UPDATE)] * 5 + [int(MsgType.RECAP)])),
+                  st.sampled_from([int(MsgType.UPDATE)] * 5 + [int(MsgType.RECAP), int(MsgType.SNAPSHOT)])),
         max_size=40,
     ),
     st.integers(1, 40),
 )  # fmt: skip
+@example(
+    [("A", 1, 4, int(MsgType.UPDATE)), ("A", 1, 5, int(MsgType.SNAPSHOT)), ("A", 1, 7, int(MsgType.BOOK_RECAP))], 9
+)
 def test_gaps_of_a_batch_are_those_of_its_messages(sent: list[Sent], size: int) -> None:
     recorder, gaps, frames = FrameRecorder("mama", "oz"), [], []
     for begin in range(0, len(sent), size):

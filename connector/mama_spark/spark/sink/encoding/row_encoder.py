@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import HeaderEntries, Int64s, MessageBatch, RowCodec
-from mama_spark.contracts.topics import PART_HEADERS, topic_head
+from mama_spark.contracts.topics import PART_HEADERS, join_parts, present_parts, topic_head
 from mama_spark.packing.json_text import json_rows
 
 from ...trace_column import valid_traces
@@ -80,25 +80,20 @@ class RowEncoder:
     def _parts(self, rows: pa.RecordBatch) -> pa.RecordBatch | None:
         if not self._plan.parts:
             return None
-        columns = [rows.column(name).cast(pa.string()) for _, name in self._plan.parts]
+        columns = present_parts(rows.column(name).cast(pa.string()) for _, name in self._plan.parts)
         return pa.RecordBatch.from_arrays(columns, [PART_HEADERS[part] for part, _ in self._plan.parts])
 
     def _topics(self, rows: pa.RecordBatch, rejected: dict[int, PublishError]) -> pa.DictionaryArray:
-        n, plan = rows.num_rows, self._plan
+        plan = self._plan
         if self._topic is not None:
-            zeros = pa.array(np.zeros(n, np.int32))
+            zeros = pa.array(np.zeros(rows.num_rows, np.int32))
             return pa.DictionaryArray.from_arrays(zeros, pa.array([self._head + self._topic]))
-        if plan.topic is not None:
+        if (parts := self._parts(rows)) is None:
             column = rows.column(plan.topic)
             what = "the topic is null"
         else:
-            parts = [rows.column(name).cast(pa.string()) for _, name in plan.parts]
-            empty = pa.array(np.logical_and.reduce([np.asarray(p.is_null()) for p in parts]))
-            # the kernel would return no element for a row without any part
-            filled = pc.if_else(empty, "", parts[0])
-            column = pc.binary_join_element_wise(filled, *parts[1:], ".", null_handling="skip")
-            column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
-            what = f"all of {', '.join(name for _, name in plan.parts)} are null"
+            column = join_parts(parts.columns)
+            what = f"all of {', '.join(name for _, name in plan.parts)} are null or empty"
         coded = _dictionary_encoded(column, BadTopic, "topics", what, rejected)
         if not self._head:
             return coded

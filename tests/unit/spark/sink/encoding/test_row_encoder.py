@@ -86,23 +86,24 @@ def test_prefix_stands_before_column_and_option_topics() -> None:
     assert fixed.messages.topics.to_pylist() == ["p.t"]
 
 
-def test_root_source_symbol_join_with_missing_parts_skipped_and_travel_as_headers() -> None:
+def test_root_source_symbol_join_with_missing_and_empty_parts_skipped_and_travel_as_headers() -> None:
     encoded = encode(
         {
-            "root": strings(None, "r", None),
-            "source": strings("s", "s", None),
-            "symbol": strings("y", None, None),
-            "value": strings("1", "2", "3"),
+            "root": strings(None, "r", None, ""),
+            "source": strings("s", "s", "", "s"),
+            "symbol": strings("y", None, None, ""),
+            "value": strings("1", "2", "3", "4"),
         },
         plan_topic=None,
         parts=(("root", "root"), ("source", "source"), ("symbol", "symbol")),
     )
-    assert encoded.messages.topics.to_pylist() == ["s.y", "r.s", ""]
+    assert encoded.messages.topics.to_pylist() == ["s.y", "r.s", "", "s"]
     assert [row for row, _ in encoded.rejected] == [2]
     assert header_lists(encoded) == [
         [("Mama-Source", ["s"]), ("Mama-Symbol", ["y"])],
         [("Mama-Root", ["r"]), ("Mama-Source", ["s"])],
         [],
+        [("Mama-Source", ["s"])],
     ]
 
 
