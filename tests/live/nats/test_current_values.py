@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,3 +272,24 @@ def test_what_other_limits_remove_after_a_snapshot_is_a_loss(nats_server: NatsSe
     store(admin, "FEW", plain("few.a", 7))
     with pytest.raises(DataLost, match=r"'FEW': 2 sequences 6 to 7"):
         query.batch()
+
+
+@pytest.mark.parametrize(
+    ("each", "lost", "left"),
+    [(-1, r"2 sequences 1, 2: deleted before or", [3]), (2, r"sequence 1: deleted before or", [2])],
+    ids=["without", "with a limit of each topic"],
+)
+def test_what_other_limits_remove_of_a_snapshot_is_a_loss_but_not_what_was_replaced(
+    nats_server: NatsServer, admin: Admin, each: int, lost: str, left: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"THREE{each}"
+    admin.create_stream(name, [f"{name}.>"], max_msgs=3, max_msgs_per_subject=each)
+    store(admin, name, [(f"{name}.{topic}", b"", None) for topic in "abc"])
+    options = {"topics": f"{name}.>", "latestPerTopic": "true"}
+    strict, lax = (StreamQuery(nats_server.url, failOnDataLoss=fails, **options) for fails in ("true", "false"))
+    store(admin, name, 2 * [(f"{name}.c", b"", None)])
+    with pytest.raises(DataLost, match=lost) as error:
+        strict.batch()
+    assert "They may all be of topics that it does not read" not in str(error.value)
+    assert [row["sequence"] for row in lax.batch()] == left
+    assert re.search(lost, caplog.text)

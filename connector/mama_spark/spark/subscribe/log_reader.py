@@ -18,6 +18,7 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
+from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
@@ -82,15 +83,19 @@ class LogReader:
         from .message_columns import trace_column
         from .packed_rows import RowUnpacker
 
-        o, r = self.options, partition.range
+        o, r, came = self.options, partition.range, list[Int64s]()
 
         def check(found: RecordLog) -> None:
-            tolerant = self._tolerant(found, r)
-            self.handle_losses(_losses_while_reading(found, r, None if tolerant else partition.known_gaps))
+            known = None if self._tolerant(found, r) else partition.known_gaps
+            listed = None if self.takes_newest(found) else partition.current
+            left = () if listed is None else listed.without(came).tolist()
+            self.handle_losses(_losses_while_reading(found, r, known, left))
 
         def read(found: RecordLog, after: int) -> Iterator[Records]:
-            records = self.records(found, partition, after)
-            return records if r.snapshot is None or o.include_deleted else map(self._puts, records)
+            for records in self.records(found, partition, after):
+                if partition.current is not None:
+                    came.append(records.sequences)
+                yield records if r.snapshot is None or o.include_deleted else self._puts(records)
 
         unpacking = RowUnpacker(o, self.columns, r.stream)
         find, span = partial(self.find, r=r), self._span(r)
@@ -188,7 +193,8 @@ class LogReader:
         """Raise DataLost or log, as ``failOnDataLoss`` says."""
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
+            selective = bool(self.options.topics or self.options.pattern) and not all(loss.listed for loss in found)
+            raise data_lost(found, selective=selective)
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 
@@ -278,17 +284,22 @@ def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErro
         raise error
 
 
-def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None) -> list[Loss]:
+def _losses_while_reading(
+    found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None, left: Iterable[int]
+) -> list[Loss]:
     """Records that were lost between the planning of a task and its end.
 
     :param known: gaps; None: they are no loss
+    :param left: records that were listed and did not come: limits remove the oldest, and newer ones replaced the others
     """
     bounds, gaps = (found.bounds(), []) if known is None else found.bounds_and_missing(r.after, r.up_to)
     if bounds.identity != r.identity:
         return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    if known is None or tuple(gaps) == known:
+    if known is None:
+        gaps, known = [(one, one) for one in left if one < bounds.first], ()
+    if tuple(gaps) == known:
         return []
-    return [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
+    return [Loss(r.stream, tuple(gaps), "deleted before or while they were read", listed=r.snapshot is not None)]
 
 
 def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:
