@@ -293,3 +293,47 @@ def test_what_other_limits_remove_of_a_snapshot_is_a_loss_but_not_what_was_repla
     assert "They may all be of topics that it does not read" not in str(error.value)
     assert [row["sequence"] for row in lax.batch()] == left
     assert re.search(lost, caplog.text)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_too_young_to_expire_was_replaced_and_not_lost(
+    nats_server: NatsServer, admin: Admin, quiet: bool
+) -> None:
+    """The time of the last record that was read tells it, or one before it that is still there."""
+    name, run = f"young{quiet}", admin._run
+    kv = bucket(admin, name, ttl=3600)
+    found, topics = [], ["quiet", "hot"] if quiet else ["hot"]
+    for key in topics:
+        run(kv.put(key, b"old"))
+    query = StreamQuery(nats_server.url, bucket=name)
+    if quiet:  # the last of the snapshot is gone, and its time with it
+        run(kv.put("hot", b"new"))
+    found += query.batch()
+    for value in (b"1", b"2"):
+        run(kv.put("hot", value))
+    found += query.batch()
+    assert [row["value"] for row in found] == [b"old", b"2"]
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_what_may_have_expired_before_it_was_read_is_a_loss(
+    nats_server: NatsServer, admin: Admin, reading: bool
+) -> None:
+    name, run = f"aged{reading}", admin._run
+    kv = bucket(admin, name, ttl=3600)
+    run(kv.put("a", b"1"))
+    query = StreamQuery(nats_server.url, bucket=name)
+    assert len(query.batch()) == 1
+    run(kv.put("a", b"2"))
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    (task,) = query.reader.partitions(query.offset, end)
+    rows = query.reader.read(task)
+    if reading:
+        assert len(next(rows)) == 1
+    admin.update_stream(f"KV_{name}", max_age=10**8, duplicate_window=10**8)
+    eventually(lambda: not admin.info(f"KV_{name}")["state"]["messages"], "all have expired")
+    with pytest.raises(DataLost, match="sequence 2: deleted before or while they were read"):
+        list(rows)
+    run(kv.put("a", b"3"))
+    with pytest.raises(DataLost, match="sequence 2: removed before"):
+        query.batch()
