@@ -117,30 +117,40 @@ def changing(admin: Admin, subjects: list[str]) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+def written(first: int, last: int, n: int) -> list[dict[str, Any]]:
+    """All revisions of ``n`` keys that got ``first`` messages in turn, and then those of :func:`changing`."""
+    values = [b"first"] * first + [b"change %d" % i for i in range(last - first)]
+    return [{"key": str(i % n), "value": v, "revision": i + 1, "operation": "put"} for i, v in enumerate(values)]
+
+
+@pytest.mark.parametrize(("rounds", "each"), [(1, -1), (4, -1), (1, 1)], ids=["all", "sparse", "last"])
 def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
-    nats_server: NatsServer, admin: Admin, sparse: bool, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, admin: Admin, rounds: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys than a request or a batch brings: a server loses the last message of a subject at which a request ends
-    by its size."""
+    by its size. Where the last message of a key is kept, what has changed before it was read is left to the changes."""
     for module in (range_reader, pull_subscription):
         monkeypatch.setattr(module, "REQUEST_BYTES", 10_000)
         monkeypatch.setattr(module, "ROWS", 2_048)
-    name, n = f"busy{int(sparse)}", 3_000
-    admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"])
+    name, n = f"busy{rounds}{each}", 3_000
+    admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"], max_msgs_per_subject=each)
     topics = [f"$KV.{name}.{key}" for key in range(n)]
-    for _ in range(4 if sparse else 1):
+    for _ in range(rounds):
         store(admin, f"KV_{name}", [(topic, b"first", None) for topic in topics])
-    found = []
+    found, parts = [], []
     with changing(admin, topics):
         for _ in range(2):
             query = StreamQuery(nats_server.url, bucket=name, includeDeleted="true")
-            found.append((query.offset[f"KV_{name}"]["snapshot"], query.batch()))
+            parts.append((query, query.offset[f"KV_{name}"]["snapshot"], query.batch()))
             found.append(read_all(nats_server.url, bucket=name))
-    history = read(nats_server.url, bucket=name, latestPerTopic="false")
+    last = admin.info(f"KV_{name}")["state"]["last_seq"]
+    history = written(rounds * n, last, n)
     for snapshot, rows in found:
         assert keys(rows) == state_at(snapshot, history)
-    assert all(len(rows) == n for _, rows in found)
+    for query, snapshot, rows in parts:
+        there, state = keys(rows), state_at(snapshot, history)
+        assert there.items() <= state.items() if each == 1 else there == state
+        assert keys(list({row["key"]: row for row in rows + query.batch()}.values())) == state_at(last, history)
 
 
 def read_all(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
