@@ -190,6 +190,10 @@ class CurrentRecords:
         part = self.within(after, up_to)
         return MatchRange(int(part.sequences[limit - 1]), limit) if len(part) > limit else MatchRange(up_to, len(part))
 
+    def without(self, came: Sequence[Int64s]) -> Int64s:
+        """The sequences that are in none of ``came``."""
+        return np.setdiff1d(self.sequences, np.concatenate([*came, np.zeros(0, np.int64)]))
+
     def among(self, records: Records) -> Records:
         """The records of ``records`` that are current."""
         return records.take(np.flatnonzero(is_among(records.sequences, self.sequences)))
@@ -208,12 +212,13 @@ class Removal:
     """The records that the limits of a log remove besides its oldest ones.
 
     :ivar between: records between others that stay: of a topic, or with a time to live
-    :ivar only_replaced: a record only when newer ones of its topic are there, or say that it has expired
+    :ivar replaced_since: a record of this time (microseconds since the epoch) or later only when newer ones of its
+        topic are there, or say that it has expired; 0: any record; None: none
     :ivar all_but_last: all but one record of each topic, so all that the log has is current
     """
 
     between: bool = False
-    only_replaced: bool = False
+    replaced_since: int | None = None
     all_but_last: bool = False
 
 
@@ -315,10 +320,6 @@ class RecordLog(Protocol):
     def missing_at_open(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """:meth:`missing` of the moment of :attr:`opened`."""
         return self.missing(after, up_to)
-
-    def bounds_and_missing(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        """:meth:`bounds` and :meth:`missing`; of one moment where one question tells both."""
-        return self.bounds(), self.missing(after, up_to)
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
         """As :meth:`read`; payloads may be binary_view arrays over the received buffers."""

@@ -241,7 +241,6 @@ class LogReadingRules(CurrentRules):
         assert log.missing(10, 20) == [(11, 12), (20, 20)]
         assert log.missing(12, 19) == []
         assert log.missing(20, 10) == []
-        assert log.bounds_and_missing(10, 20) == (log.bounds(), [(11, 12), (20, 20)])
 
     def test_what_was_missing_when_a_log_was_opened_is_known(
         self, site: LogSetup, bridge: RecordLogBridge, log: RecordLog

@@ -258,9 +258,13 @@ def test_a_replicated_bucket_tells_conflicts_and_repetitions_alike(nats_cluster:
         assert (again.counts.acked, again.counts.duplicates, len(admin.messages("KV_B"))) == (100, 100, 100)
 
 
-def test_flight_log_and_dead_letters_say_what_became_of_each_change(nats_server: NatsServer, tmp_path: Path) -> None:
+def test_flight_log_and_dead_letters_say_what_became_of_each_change(
+    nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
     make(nats_server.url)
+    admin.create_stream("DEAD", ["dead"])
     letters: dict[str, Any] = {"onError": "deadletter", "deadLetterTable": f"{tmp_path}/dead"}
+    letters["deadLetterTopic"] = "dead"
     rows: list[dict[str, Any]] = [
         {"key": "a", "value": b"1"},
         {"key": "a", "value": b"2", "expectedRevision": 7},
@@ -280,3 +284,5 @@ def test_flight_log_and_dead_letters_say_what_became_of_each_change(nats_server:
     ]
     dead = DeltaTable(f"{tmp_path}/dead").to_pyarrow_table().sort_by("topic").to_pylist()
     assert [(row["payload"], row["info"]) for row in dead][:1] == [(b"2", conflict)]
+    sent = {m.headers["Mama-Error-Topic"][0]: (m.payload, m.headers["Mama-Error-Info"]) for m in admin.messages("DEAD")}
+    assert sent == {"$KV.B.a": (b"2", [conflict]), "$KV.B.a..b": (b"3", ["topic '$KV.B.a..b' has an empty token"])}

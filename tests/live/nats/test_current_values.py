@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,30 +117,40 @@ def changing(admin: Admin, subjects: list[str]) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+def written(first: int, last: int, n: int) -> list[dict[str, Any]]:
+    """All revisions of ``n`` keys that got ``first`` messages in turn, and then those of :func:`changing`."""
+    values = [b"first"] * first + [b"change %d" % i for i in range(last - first)]
+    return [{"key": str(i % n), "value": v, "revision": i + 1, "operation": "put"} for i, v in enumerate(values)]
+
+
+@pytest.mark.parametrize(("rounds", "each"), [(1, -1), (4, -1), (1, 1)], ids=["all", "sparse", "last"])
 def test_a_snapshot_is_the_state_at_its_sequence_while_others_write(
-    nats_server: NatsServer, admin: Admin, sparse: bool, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, admin: Admin, rounds: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More keys than a request or a batch brings: a server loses the last message of a subject at which a request ends
-    by its size."""
+    by its size. Where the last message of a key is kept, what has changed before it was read is left to the changes."""
     for module in (range_reader, pull_subscription):
         monkeypatch.setattr(module, "REQUEST_BYTES", 10_000)
         monkeypatch.setattr(module, "ROWS", 2_048)
-    name, n = f"busy{int(sparse)}", 3_000
-    admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"])
+    name, n = f"busy{rounds}{each}", 3_000
+    admin.create_stream(f"KV_{name}", [f"$KV.{name}.>"], max_msgs_per_subject=each)
     topics = [f"$KV.{name}.{key}" for key in range(n)]
-    for _ in range(4 if sparse else 1):
+    for _ in range(rounds):
         store(admin, f"KV_{name}", [(topic, b"first", None) for topic in topics])
-    found = []
+    found, parts = [], []
     with changing(admin, topics):
         for _ in range(2):
             query = StreamQuery(nats_server.url, bucket=name, includeDeleted="true")
-            found.append((query.offset[f"KV_{name}"]["snapshot"], query.batch()))
+            parts.append((query, query.offset[f"KV_{name}"]["snapshot"], query.batch()))
             found.append(read_all(nats_server.url, bucket=name))
-    history = read(nats_server.url, bucket=name, latestPerTopic="false")
+    last = admin.info(f"KV_{name}")["state"]["last_seq"]
+    history = written(rounds * n, last, n)
     for snapshot, rows in found:
         assert keys(rows) == state_at(snapshot, history)
-    assert all(len(rows) == n for _, rows in found)
+    for query, snapshot, rows in parts:
+        there, state = keys(rows), state_at(snapshot, history)
+        assert there.items() <= state.items() if each == 1 else there == state
+        assert keys(list({row["key"]: row for row in rows + query.batch()}.values())) == state_at(last, history)
 
 
 def read_all(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
@@ -270,4 +281,69 @@ def test_what_other_limits_remove_after_a_snapshot_is_a_loss(nats_server: NatsSe
     assert [row["sequence"] for row in query.batch()] == [3, 5]
     store(admin, "FEW", plain("few.a", 7))
     with pytest.raises(DataLost, match=r"'FEW': 2 sequences 6 to 7"):
+        query.batch()
+
+
+@pytest.mark.parametrize(
+    ("each", "lost", "left"),
+    [(-1, r"2 sequences 1, 2: deleted before or", [3]), (2, r"sequence 1: deleted before or", [2])],
+    ids=["without", "with a limit of each topic"],
+)
+def test_what_other_limits_remove_of_a_snapshot_is_a_loss_but_not_what_was_replaced(
+    nats_server: NatsServer, admin: Admin, each: int, lost: str, left: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"THREE{each}"
+    admin.create_stream(name, [f"{name}.>"], max_msgs=3, max_msgs_per_subject=each)
+    store(admin, name, [(f"{name}.{topic}", b"", None) for topic in "abc"])
+    options = {"topics": f"{name}.>", "latestPerTopic": "true"}
+    strict, lax = (StreamQuery(nats_server.url, failOnDataLoss=fails, **options) for fails in ("true", "false"))
+    store(admin, name, 2 * [(f"{name}.c", b"", None)])
+    with pytest.raises(DataLost, match=lost) as error:
+        strict.batch()
+    assert "They may all be of topics that it does not read" not in str(error.value)
+    assert [row["sequence"] for row in lax.batch()] == left
+    assert re.search(lost, caplog.text)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_what_is_too_young_to_expire_was_replaced_and_not_lost(
+    nats_server: NatsServer, admin: Admin, quiet: bool
+) -> None:
+    """The time of the last record that was read tells it, or one before it that is still there."""
+    name, run = f"young{quiet}", admin._run
+    kv = bucket(admin, name, ttl=3600)
+    found, topics = [], ["quiet", "hot"] if quiet else ["hot"]
+    for key in topics:
+        run(kv.put(key, b"old"))
+    query = StreamQuery(nats_server.url, bucket=name)
+    if quiet:  # the last of the snapshot is gone, and its time with it
+        run(kv.put("hot", b"new"))
+    found += query.batch()
+    for value in (b"1", b"2"):
+        run(kv.put("hot", value))
+    found += query.batch()
+    assert [row["value"] for row in found] == [b"old", b"2"]
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_what_may_have_expired_before_it_was_read_is_a_loss(
+    nats_server: NatsServer, admin: Admin, reading: bool
+) -> None:
+    name, run = f"aged{reading}", admin._run
+    kv = bucket(admin, name, ttl=3600)
+    run(kv.put("a", b"1"))
+    query = StreamQuery(nats_server.url, bucket=name)
+    assert len(query.batch()) == 1
+    run(kv.put("a", b"2"))
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    (task,) = query.reader.partitions(query.offset, end)
+    rows = query.reader.read(task)
+    if reading:
+        assert len(next(rows)) == 1
+    admin.update_stream(f"KV_{name}", max_age=10**8, duplicate_window=10**8)
+    eventually(lambda: not admin.info(f"KV_{name}")["state"]["messages"], "all have expired")
+    with pytest.raises(DataLost, match="sequence 2: deleted before or while they were read"):
+        list(rows)
+    run(kv.put("a", b"3"))
+    with pytest.raises(DataLost, match="sequence 2: removed before"):
         query.batch()

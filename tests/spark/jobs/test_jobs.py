@@ -250,6 +250,14 @@ def wait(true: Callable[[], bool], what: str, folder: Path, job: subprocess.Pope
     eventually(look, what, 400)
 
 
+def kill(job: subprocess.Popen[str]) -> None:
+    """With all that it has started."""
+    for pid in {job.pid, *descendants(job.pid)}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    job.wait(60)
+
+
 def current(path: Path) -> dict[str, tuple[Any, ...]]:
     names = ("event", "source_state", "source_data_state", "source_data_dict")
     return {f"{r['source_name']} {r['source_id']}": tuple(r[n] for n in names) for r in table(path)}
@@ -271,7 +279,6 @@ def test_the_job_keeps_both_tables_through_a_kill(
 ) -> None:
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
     job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *delta_jars())
-    family: set[int] = set()
     try:
         wait(
             lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")),
@@ -283,11 +290,7 @@ def test_the_job_keeps_both_tables_through_a_kill(
         wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", tmp_path, job)
         stranger.say(desk(8))
     finally:
-        family = {job.pid, *descendants(job.pid)}
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        job.wait(60)
+        kill(job)
     stranger.say(desk(7, data_dict="SECOND"))
     stranger.say(desk(9, state="OFFLINE"))
     stranger.say(b"junk", SourceKey("bad", 1))
@@ -368,22 +371,30 @@ def test_a_source_that_a_new_image_does_not_have_is_offline(
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(900)
 def test_mirror_job_keeps_a_table_like_a_bucket_and_goes_on_where_it_was(
     spark: SparkSession, nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """Once submitted, and once in the session of the tests."""
+    """Once submitted, and killed when it has read a part of the values, and once in the session of the tests."""
     make(nats_server.url, bucket="devices")
     text = (ROOT / "conf" / "mirror.toml").read_text().replace("nats://127.0.0.1:4222", nats_server.url)
     text = text.replace('"data/', f'"{tmp_path}/data/').replace("10 seconds", "availableNow")
+    text = text.replace("# maxOffsetsPerTrigger = 1000000", "maxOffsetsPerTrigger = 10")
     (tmp_path / "mirror.toml").write_text(text)
     rows = [{"key": f"k{n}", "value": b"%d" % n} for n in range(50)]
     write(nats_server.url, rows, bucket="devices")
-    submit("mirror", tmp_path / "mirror.toml", *PACKAGES)
+    devices = tmp_path / "data" / "devices"
+    job = start("mirror", tmp_path / "mirror.toml", tmp_path / "out", *PACKAGES)
+    try:
+        wait(lambda: table(devices) != [], "some keys are in the table", tmp_path / "data", job)
+    finally:
+        kill(job)
+    assert 0 < len(table(devices)) < 50
     write(nats_server.url, [{"key": "k1", "operation": "delete"}, {"key": "k2", "value": b"new"}], bucket="devices")
     in_session(spark, "mirror", tmp_path / "mirror.toml")
-    found = {row["key"]: (row["value"], row["revision"]) for row in delta_rows(tmp_path / "data" / "devices")}
+    found = {row["key"]: (row["value"], row["revision"]) for row in delta_rows(devices)}
     assert found == {row["key"]: (row["value"], n) for n, row in enumerate(rows, 1)} | {
         "k1": (None, 51),
         "k2": (b"new", 52),
     }
-    assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", f"{tmp_path}/data/devices"]) == 0
+    assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", str(devices)]) == 0

@@ -168,7 +168,7 @@ class MalamuteLog(RecordLog):
     @property
     def removal(self) -> Removal:
         between = any(b"(max_per_subject)" in text for text in self._limits)
-        return Removal(between, only_replaced=between and len(self._limits) == 1)
+        return Removal(between, replaced_since=0 if between and len(self._limits) == 1 else None)
 
     def last_of(self, subject: str) -> Records | None:
         """The last message of a subject whose messages have a time to live."""

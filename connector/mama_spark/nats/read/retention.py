@@ -10,6 +10,7 @@ from mama_spark.contracts.record_log import Removal
 from mama_spark.contracts.served_log import LogSettings
 
 from ..jetstream.answers import StreamInfo
+from ..protocol.direct_get import micros
 
 _UNITS = ((86400 * 10**9, "d"), (3600 * 10**9, "h"), (60 * 10**9, "min"), (10**9, "s"), (10**6, "ms"))
 _LIMITS = {
@@ -66,12 +67,13 @@ def warnings(info: StreamInfo) -> list[str]:
 
 def removal(info: StreamInfo) -> Removal:
     """The records that the limits of a stream remove. A marker says that a record has expired."""
-    each = info.limit("max_msgs_per_subject")
+    each, age = info.limit("max_msgs_per_subject"), info.limit("max_age")
     discards = {key for key in _LIMITS if info.limit(key) is not None and _discards_old(info.config, key)}
-    unmarked = info.limit("max_age") is not None and info.limit("subject_delete_marker_ttl") is None
+    marked = age is None or info.limit("subject_delete_marker_ttl") is not None
+    since = 0 if marked else micros(info.now) - (age or 0) // 1_000
     return Removal(
         between="max_msgs_per_subject" in discards or any(info.config.get(flag) for flag in _FLAGS),
-        only_replaced=each is not None and not (discards & {"max_msgs", "max_bytes"} or unmarked),
+        replaced_since=None if each is None or discards & {"max_msgs", "max_bytes"} else since,
         all_but_last=each == 1 and info.replicas < 2,  # a replica that is behind has replaced ones, too
     )
 

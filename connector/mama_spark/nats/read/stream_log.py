@@ -109,11 +109,7 @@ class NatsLog(RecordLog):
 
     def missing(self, after: int, up_to: int) -> list[tuple[int, int]]:
         """Sequences after the last record are not missing."""
-        return self.bounds_and_missing(after, up_to)[1]
-
-    def bounds_and_missing(self, after: int, up_to: int) -> tuple[Bounds, list[tuple[int, int]]]:
-        now = self._logs.stream(self.name)
-        return now.bounds, self._index.missing(now, after, up_to)
+        return self._index.missing(self._logs.stream(self.name), after, up_to)
 
     def missing_at_open(self, after: int, up_to: int) -> list[tuple[int, int]]:
         return self._index.missing(self.info, after, up_to)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -138,7 +138,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         self._clock = clock
         self._triggered_at = float("-inf")  # when the last micro-batch was planned
         self._initial: Offsets | None = None
-        self._replacing: set[str] = set()  # streams that remove what newer records replace
+        self._replacing: set[str] = set()  # streams whose newer records replaced what is gone
         self._listed: OfThisProcess[tuple[str, str, int], CurrentRecords] = OfThisProcess()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
@@ -208,7 +208,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = ask_logs(self.options, lambda bridge: self._current_bounds(bridge, ()))
+        self._target = ask_logs(self.options, lambda bridge: self._current_bounds(bridge, {}))
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -331,15 +331,15 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
                 bounds[stream] = bridge.log(stream).bounds_with(p.read, p.identity)
         return bounds, _resumed(bridge, known, bounds)
 
-    def _current_bounds(self, bridge: RecordLogBridge, known: Iterable[str]) -> dict[str, Bounds]:
+    def _current_bounds(self, bridge: RecordLogBridge, known: Offsets) -> dict[str, Bounds]:
         if (now := time.monotonic()) >= self._looked_up_at + STREAM_LOOKUP_INTERVAL:
             self._stream_names, self._looked_up_at = self._matching(bridge), now
-        found = {}
+        found, self._replacing = {}, set()
         for name in sorted({*known, *self._stream_names}):
             try:
                 log = bridge.log(name)
                 found[name] = log.opened
-                if self.takes_newest(log):
+                if self.takes_newest(log, known[name].time if name in known else None):
                     self._replacing.add(name)
             except ConfigError as e:
                 raise_if_stream_exists(bridge, name, e)  # a data loss if the query has read of it

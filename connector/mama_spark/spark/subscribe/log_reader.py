@@ -18,7 +18,8 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records
+from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records, time_of
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
 from mama_spark.registry import log_bridge, logs_to_read
@@ -82,15 +83,22 @@ class LogReader:
         from .message_columns import trace_column
         from .packed_rows import RowUnpacker
 
-        o, r = self.options, partition.range
+        o, r, came = self.options, partition.range, list[Int64s]()
 
         def check(found: RecordLog) -> None:
-            tolerant = self._tolerant(found, r)
-            self.handle_losses(_losses_while_reading(found, r, None if tolerant else partition.known_gaps))
+            gaps, listed = self._gaps(found, r), partition.current
+            if listed is not None and not self.takes_newest(found, r.time):  # limits remove the oldest
+                first = found.opened.first  # newer ones replaced what is missing behind it
+                gaps = tuple((one, one) for one in listed.without(came).tolist() if one < first)
+            if gaps and gaps != partition.known_gaps:
+                why = "deleted before or while they were read"
+                self.handle_losses([Loss(r.stream, gaps, why, listed=listed is not None)])
 
         def read(found: RecordLog, after: int) -> Iterator[Records]:
-            records = self.records(found, partition, after)
-            return records if r.snapshot is None or o.include_deleted else map(self._puts, records)
+            for records in self.records(found, partition, after):
+                if partition.current is not None:
+                    came.append(records.sequences)
+                yield records if r.snapshot is None or o.include_deleted else self._puts(records)
 
         unpacking = RowUnpacker(o, self.columns, r.stream)
         find, span = partial(self.find, r=r), self._span(r)
@@ -125,12 +133,20 @@ class LogReader:
         puts = pc.equal(operations_of(records, self.columns.key_value), PUT)
         return records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
 
-    def _tolerant(self, log: RecordLog, r: ReadRange) -> bool:
-        return r.snapshot is not None or self.takes_newest(log)
+    def _gaps(self, log: RecordLog, r: ReadRange) -> tuple[tuple[int, int], ...]:
+        """What was missing in a range when its log was opened, and was not replaced by what the query reads."""
+        if r.snapshot is not None or self.takes_newest(log, r.time):
+            return ()
+        gaps, first = tuple(log.missing_at_open(r.after, r.up_to)), log.opened.first
+        if gaps and self.takes_newest(log, time_of(log, log.opened, first)):
+            return tuple(gap for gap in gaps if gap[0] < first)
+        return gaps
 
-    def takes_newest(self, log: RecordLog) -> bool:
-        """Whether what is missing in a log was replaced by what the query reads."""
-        return (self.options.current or self.options.bucket is not None) and log.removal.only_replaced
+    def takes_newest(self, log: RecordLog, time: int | None = None) -> bool:
+        """Whether what is missing in a log behind a record of this time was replaced by what the query reads."""
+        since = log.removal.replaced_since
+        newest = self.options.current or self.options.bucket is not None
+        return newest and since is not None and (time or 0) >= since
 
     def _span(self, r: ReadRange) -> ReceiveSpan | None:
         if self.options.trace_context != "links":
@@ -161,7 +177,7 @@ class LogReader:
         for r in whole:
             if (found := self.find(bridge, r)) is not None:
                 logs[r.stream], most[r.stream] = found, most_tasks(found, self.options.min_partitions)
-                gaps = () if self._tolerant(found, r) else tuple(found.missing_at_open(r.after, r.up_to))
+                gaps = self._gaps(found, r)
                 gaps_by_stream[r.stream] = gaps
                 self.handle_losses([Loss(r.stream, gaps, "deleted before they were read")] if gaps else [])
         there = [r for r in whole if r.stream in gaps_by_stream]
@@ -188,7 +204,8 @@ class LogReader:
         """Raise DataLost or log, as ``failOnDataLoss`` says."""
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
+            selective = bool(self.options.topics or self.options.pattern) and not all(loss.listed for loss in found)
+            raise data_lost(found, selective=selective)
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 
@@ -221,7 +238,7 @@ def read_range(
 
     :param find: the log; None ends the read
     :param read: of the log, the records behind a sequence
-    :param check: called with the log after the last record
+    :param check: called after the last record, with the log as it is then
     :raises Unavailable: no record came for ``waitTimeout``
     """
     outage = OutageTimer(o.wait_timeout)
@@ -238,7 +255,8 @@ def read_range(
                         yield records
                         after = max(after, int(records.sequences[-1]))  # what has changed meanwhile comes last
                     outage.succeeded()
-                check(log)
+                if (log := find(bridge)) is not None:
+                    check(log)
                 return
         except Unavailable as e:
             if observer is not None:
@@ -276,19 +294,6 @@ def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigErro
         raise error from None
     if name in names:
         raise error
-
-
-def _losses_while_reading(found: RecordLog, r: ReadRange, known: tuple[tuple[int, int], ...] | None) -> list[Loss]:
-    """Records that were lost between the planning of a task and its end.
-
-    :param known: gaps; None: they are no loss
-    """
-    bounds, gaps = (found.bounds(), []) if known is None else found.bounds_and_missing(r.after, r.up_to)
-    if bounds.identity != r.identity:
-        return [Loss(r.stream, ((r.after + 1, r.up_to),), STREAM_RECREATED)]
-    if known is None or tuple(gaps) == known:
-        return []
-    return [Loss(r.stream, tuple(gaps), "deleted before or while they were read")]
 
 
 def _within(gaps: tuple[tuple[int, int], ...], r: ReadRange) -> tuple[tuple[int, int], ...]:

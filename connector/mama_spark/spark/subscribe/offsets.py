@@ -63,13 +63,14 @@ Offsets = dict[str, StreamPosition]
 @dataclass(frozen=True, slots=True)
 class ReadRange:
     """Records of one stream with ``after < sequence <= up_to``; with ``snapshot``, only those that were the last of
-    their topic at this sequence."""
+    their topic at this sequence. ``time``: when the one before them was stored, where that is known."""
 
     stream: str
     identity: str
     after: int
     up_to: int
     snapshot: int | None = None
+    time: int | None = None
 
     def __len__(self) -> int:
         return self.up_to - self.after
@@ -80,11 +81,13 @@ class Loss:
     """Records of one stream that the query has not read and that are gone.
 
     :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
+    :ivar listed: they are known to be of topics that the query reads
     """
 
     stream: str
     gaps: tuple[tuple[int, int], ...]
     why: str
+    listed: bool = False
 
     def __str__(self) -> str:
         if not self.gaps:
@@ -318,5 +321,6 @@ def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
             begin = before.next if before is not None and before.identity == p.identity else p.next
         if begin < p.next:
             snapshot = p.snapshot if p.snapshot is not None and begin <= p.snapshot else None
-            found.append(ReadRange(stream, p.identity, begin - 1, p.next - 1, snapshot))
+            time = before.time if before is not None and (before.identity, before.next) == (p.identity, begin) else None
+            found.append(ReadRange(stream, p.identity, begin - 1, p.next - 1, snapshot, time))
     return found

@@ -75,14 +75,15 @@ def test_several_limits_are_several_sentences() -> None:
 
 
 @each(
-    ("config", "replaces"),
+    ("config", "since"),
     [
-        ({"max_msgs_per_subject": 1, "discard": "new", "max_bytes": 5, "allow_msg_ttl": True}, True),
-        ({"max_msgs_per_subject": 5, "max_age": 10**9, "subject_delete_marker_ttl": 10**9}, True),
-        ({"max_msgs_per_subject": 5, "max_age": 10**9}, False),
-        ({"max_msgs_per_subject": 5, "max_bytes": 5}, False),
-        ({"allow_rollup_hdrs": True}, False),
+        ({"max_msgs_per_subject": 1, "discard": "new", "max_bytes": 5, "allow_msg_ttl": True}, 0),
+        ({"max_msgs_per_subject": 5, "max_age": 10**9, "subject_delete_marker_ttl": 10**9}, 0),
+        ({"max_msgs_per_subject": 5, "max_age": 10**9}, 59_000_000),
+        ({"max_msgs_per_subject": 5, "max_bytes": 5}, None),
+        ({"allow_rollup_hdrs": True}, None),
     ],
 )
-def test_a_limit_that_only_replaces_values_loses_none(config: dict[str, Any], replaces: bool) -> None:
-    assert retention.removal(StreamInfo.of({"config": {"name": "S", **KEEPS, **config}})).only_replaced is replaces
+def test_a_limit_that_only_replaces_values_loses_none(config: dict[str, Any], since: int | None) -> None:
+    answer = {"config": {"name": "S", **KEEPS, **config}, "ts": "1970-01-01T00:01:00Z"}
+    assert retention.removal(StreamInfo.of(answer)).replaced_since == since
