@@ -17,7 +17,7 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
-from mama_spark.audit.audit import STORED, span_after, span_of, stored_columns
+from mama_spark.audit.audit import STORED, ago, span_after, span_of, stored_columns
 from mama_spark.audit.comparison import MARGIN, Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.result import Audit
 from mama_spark.contracts.errors import ConfigError
@@ -62,7 +62,8 @@ def age(wanted: dict[str, Any], name: str) -> float | None:
 def audit(spark: SparkSession, path: str, options: dict[str, str], wanted: dict[str, Any]) -> Audit:
     """:param wanted: the table [audit] of the configuration"""
     foreign, limit, later = bool(wanted.get("foreign")), int(wanted.get("limit", 5)), age(wanted, "later") or MARGIN
-    selection = FlightSelection(wanted.get("query"), wanted.get("run"), wanted.get("batch"))
+    period = (ago(age(wanted, name)) for name in ("since", "until"))
+    selection = FlightSelection(wanted.get("query"), wanted.get("run"), wanted.get("batch"), *period)
     o = SubscribeOptions.parse({**options, "topics": ">"})
 
     def ask(sql: str) -> Iterator[dict[str, Any]]:

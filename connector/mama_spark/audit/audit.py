@@ -184,6 +184,12 @@ def _bounds(log: RecordLog, span: Span) -> Bounds:
     return bounds
 
 
+def ago(age: float | None) -> datetime | None:
+    """The moment so many seconds ago."""
+    # Time of day: it is compared with that of events.
+    return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+
+
 def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime, timedelta
 
-from ...audit.audit import audit, delete
+from ...audit.audit import ago, audit, delete
 from ...audit.comparison import MARGIN, FlightSelection
 from ...console.arguments import add_storage, add_transport, duration_argument, options, pairs
 from ...console.output import print_tables, table_of
@@ -54,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.yes and not args.delete_copies:
         raise ConfigError("--yes is for --delete-copies")
     o, storage = options(args, SubscribeOptions, _USE, topics=">"), dict(pairs(args.storage, "--storage"))
-    since, until = (None if age is None else _before(age) for age in (args.since, args.until))
-    selection = FlightSelection(args.query, args.run_id, args.batch, since, until)
+    selection = FlightSelection(args.query, args.run_id, args.batch, ago(args.since), ago(args.until))
     with Progress("reading the streams", "messages") as progress:
         found = audit(
             args.path, storage, o, selection,
@@ -73,11 +71,6 @@ def run(args: argparse.Namespace) -> int:
         delete(o, found)
         print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
     return found.exit_code
-
-
-def _before(age: float) -> datetime:
-    # Time of day: it is compared with that of events.
-    return datetime.now(UTC) - timedelta(seconds=age)
 
 
 def _ask(question: str) -> None:
