@@ -17,11 +17,13 @@ from typing import Any
 
 import mama_spark
 import pyarrow as pa
-from mama_spark.audit.audit import STORED, span_after, span_of, stored_columns
-from mama_spark.audit.comparison import Comparison, FlightSelection, compare, rest_question, spans_question
+from mama_spark.audit.audit import STORED, ago, span_after, span_of, stored_columns
+from mama_spark.audit.comparison import MARGIN, Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.result import Audit
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.options import SubscribeOptions
 from mama_spark.options.conf_file import as_options, load
+from mama_spark.options.times import duration
 from mama_spark.registry import log_bridge
 from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import DataFrame, SparkSession
@@ -49,10 +51,19 @@ def read(spark: SparkSession, options: dict[str, str], stream: str, after: int, 
     return rows.mapInArrow(as_stored, from_arrow_schema(STORED))
 
 
+def age(wanted: dict[str, Any], name: str) -> float | None:
+    """Seconds."""
+    try:
+        return duration.with_unit(wanted[name]) if name in wanted else None
+    except ValueError as e:
+        raise ConfigError(f"[audit] {name}: {e}, got {wanted[name]!r}") from None
+
+
 def audit(spark: SparkSession, path: str, options: dict[str, str], wanted: dict[str, Any]) -> Audit:
     """:param wanted: the table [audit] of the configuration"""
-    foreign, limit = bool(wanted.get("foreign")), int(wanted.get("limit", 5))
-    selection = FlightSelection(wanted.get("query"), wanted.get("run"), wanted.get("batch"))
+    foreign, limit, later = bool(wanted.get("foreign")), int(wanted.get("limit", 5)), age(wanted, "later") or MARGIN
+    period = (ago(age(wanted, name)) for name in ("since", "until"))
+    selection = FlightSelection(wanted.get("query"), wanted.get("run"), wanted.get("batch"), *period)
     o = SubscribeOptions.parse({**options, "topics": ">"})
 
     def ask(sql: str) -> Iterator[dict[str, Any]]:
@@ -68,7 +79,7 @@ def audit(spark: SparkSession, path: str, options: dict[str, str], wanted: dict[
     bridge.open()
     try:
         logs = {row["stream"]: bridge.log(row["stream"]) for row in flights}
-        spans = {row["stream"]: span_of(logs[row["stream"]], row) for row in flights}
+        spans = {row["stream"]: span_of(logs[row["stream"]], row, later) for row in flights}
         parts = [read(spark, options, name, span.after, span.up_to) for name, span in spans.items()]
         stored = reduce(DataFrame.union, parts).persist()
         stored.createOrReplaceTempView("stored")

@@ -112,6 +112,7 @@ def audit(
     selection: FlightSelection,
     *,
     foreign: bool = False,
+    later: float = MARGIN,
     limit: int = 5,
     on_read: Callable[[int], object] = lambda n: None,
 ) -> Audit:
@@ -119,6 +120,7 @@ def audit(
 
     :param storage: delta-rs' storage options
     :param foreign: whatever is not in the log is a finding
+    :param later: see :func:`span_of`
     :param limit: examples of each finding
     :param on_read: called with the number of messages of each batch that was read
     :raises FlightLogError: no flight log there
@@ -135,7 +137,7 @@ def audit(
         bridge.open()
         try:
             with pq.ParquetWriter(f"{folder}/stored.parquet", STORED) as file:
-                for some in _stored(bridge, flights, found.spans):
+                for some in _stored(bridge, flights, found.spans, later):
                     file.write_batch(some)
                     on_read(len(some))
         finally:
@@ -149,10 +151,15 @@ def audit(
     return found
 
 
-def span_of(log: RecordLog, flights: Row) -> Span:
-    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and any copies."""
-    bounds, margin = log.bounds(), timedelta(seconds=MARGIN)
-    low, high = (log.sequence_at(_micros(at)) for at in (flights["first"] - margin, flights["last"] + margin))
+def span_of(log: RecordLog, flights: Row, later: float = MARGIN) -> Span:
+    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and copies of them.
+
+    :param later: seconds after the last flight in which a copy may have been stored: a server that stood still stores
+        what it has when it goes on
+    """
+    bounds, first, last = log.bounds(), flights["first"], flights["last"]
+    ends = first - timedelta(seconds=MARGIN), last + timedelta(seconds=later)
+    low, high = (log.sequence_at(_micros(at)) for at in ends)
     if flights["low"] is not None:  # the clocks may differ by more
         low, high = min(low, flights["low"]), max(high, flights["high"] + 1)
     made, up_to = _moment(log.made), min(high - 1, bounds.last)
@@ -175,6 +182,12 @@ def _bounds(log: RecordLog, span: Span) -> Bounds:
     return bounds
 
 
+def ago(age: float | None) -> datetime | None:
+    """The moment so many seconds ago."""
+    # Time of day: it is compared with that of events.
+    return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
+
+
 def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
 
@@ -183,11 +196,13 @@ def _micros(at: datetime) -> int:
     return round(at.timestamp() * 1e6)
 
 
-def _stored(bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span]) -> Iterator[pa.RecordBatch]:
+def _stored(
+    bridge: RecordLogBridge, wanted: list[Row], spans: dict[str, Span], later: float
+) -> Iterator[pa.RecordBatch]:
     """The messages of the streams; adds their ranges to ``spans``."""
     for flights in wanted:
         log = bridge.log(flights["stream"])
-        span = span_of(log, flights)
+        span = span_of(log, flights, later)
         for some in log.read(span.after, span.up_to):
             yield stored_records(log.name, some)
         spans[log.name] = span_after(log, span)

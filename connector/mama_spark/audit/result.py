@@ -137,7 +137,9 @@ class Audit:
             return f"is this the server and stream of the log? {differ}, and agree in none"
         if self.proven:
             without = self._sum(WITHOUT_ID)
-            once = f"; of {without:,} without ids nobody can tell whether once" if without else ", each once"
+            partly = any(span.up_to < span.bounds.last for span in self.spans.values())
+            once = ", each once up to the last sequence that was read" if partly else ", each once"
+            once = f"; of {without:,} without ids nobody can tell whether once" if without else once
             again = f"; {self.again:,} were acknowledged again, as duplicates" if self.again else ""
             stored = self._sum(MATCHES) - self.again
             return f"all {stored:,} acknowledged messages that are not removed are stored{once}{again}"

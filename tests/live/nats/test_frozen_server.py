@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mama_spark.cli.commands.record import log_options
 from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsSettings
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.discovery.bridge import NatsDiscovery
@@ -23,6 +25,8 @@ from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.publishing.resilient_publisher import ResilientPublisher
+from mama_spark.registry import publisher_bridge
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver
@@ -105,7 +109,7 @@ def test_all_go_on_over_the_others_when_a_server_stands_still(
     for node in cluster.nodes:
         node.wait_ready()  # it may have stood still before
     with Admin(cluster.url) as admin, ExitStack() as ends:
-        make(admin, {"name": stream, "subjects": [f"{stream}.>"]})
+        make(admin, {"name": stream, "subjects": [f"{stream}.>"], "allow_batched": True})
         leader = eventually(lambda: admin.info(stream)["cluster"].get("leader"), "a leader")
         node = next(n for n in cluster.nodes if (n.name == leader) == leads)
         others = [n for n in cluster.nodes if n is not node]
@@ -122,9 +126,22 @@ def test_all_go_on_over_the_others_when_a_server_stands_still(
         def renewed() -> int:
             return max(leases.last_sequences.values(), default=0)
 
+        log = log_options({"url": f"{through.url}/{stream}"})
+        recorder = ends.enter_context(closing(ResilientPublisher(lambda: publisher_bridge(log))))
+
+        def record(first: int) -> None:
+            ids = [f"record {n}" for n in range(first, first + 100)]
+            recorder.write(MessageBatch.of([f"{stream}.r"] * 100, [b"x"] * 100, None, ids))
+
+        def recorded() -> bool:
+            recorder.reconnect()
+            return recorder.stored == 200
+
         driver.begin([f"{stream}.a"], 500)
+        record(0)
+        eventually(lambda: recorder.stored == 100, "it is recorded")
         for reader in (ranges, tail):
-            eventually(lambda: reader.position >= 500 or reader.error, "it is read")  # noqa: B023
+            eventually(lambda: reader.position >= 600 or reader.error, "it is read")  # noqa: B023
             assert reader.error is None
             assert reader.server() == through.name
         last = renewed()
@@ -132,6 +149,7 @@ def test_all_go_on_over_the_others_when_a_server_stands_still(
         with standing_still(node) as stopped:
             image = asks.submit(discovery.image)
             driver.put([f"{stream}.a"], 500)
+            record(100)
             monkeypatch.setattr(random.Random, "shuffle", lambda *_: None)
             servers = [n.url for n in (node, *others)]
             with closing(SocketConnection(NatsSettings(tuple(servers)))) as connection:
@@ -141,8 +159,9 @@ def test_all_go_on_over_the_others_when_a_server_stands_still(
             took = at_work(
                 {
                     "published": lambda: driver.counters.acked == 1_000,
-                    "read by ranges": lambda: ranges.position >= 1_000 or ranges.error,
-                    "read by a tail": lambda: tail.position >= 1_000 or tail.error,
+                    "recorded": recorded,
+                    "read by ranges": lambda: ranges.position >= 1_200 or ranges.error,
+                    "read by a tail": lambda: tail.position >= 1_200 or tail.error,
                     "lease renewed": lambda: renewed() > last,
                     "discovery": image.done,
                 },

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.spark.sink.job import PartitionReport
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_cluster import Cluster, await_replicas
@@ -100,6 +101,28 @@ class FreezingCluster:
         eventually(lambda: self.stored == stored, "they are stored")
         self.node.pause()
 
+    def kill_publisher(self, query: Query, given: list[Row]) -> str:
+        """When the server that stands still has rows in its buffers; the others' addresses."""
+        first = get_context("fork").Process(target=query.attempt, args=(self.rows(given, 500, wait=60.0),))
+        first.start()
+        self.freeze_at(500)
+        eventually(lambda: b"row 600" in self.proxy.heard, "rows are in its buffers")
+        first.kill()
+        first.join()
+        return ",".join(node.url for node in self.cluster.nodes if node is not self.node)
+
+    def named(self, report: PartitionReport, log: Path) -> set[str]:
+        """Ids of the rows that are perhaps stored twice, as all say who tell it; those that are stored twice are among
+        them."""
+        tables = [pq.read_table(log / part.path) for part in report.parts]
+        ids = {
+            row["flight_id"] for table in tables for row in table.to_pylist() if "stored twice" in (row["info"] or "")
+        }
+        assert report.counts.perhaps_twice == len(ids) > 0
+        stored = Counter(message.headers["Nats-Msg-Id"][0] for message in self.admin.messages(STREAM))
+        assert {one for one, n in stored.items() if n > 1} <= ids
+        return ids
+
     def rows(self, given: list[Row], at: int, wait: float = 0.0) -> Iterator[pa.RecordBatch]:
         """Those from ``at`` on come when the server stands still, the last one ``wait`` seconds after the others."""
         yield from batches(given[:at])
@@ -139,14 +162,8 @@ def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
     frozen: FreezingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "mama_spark")
-    given, query = rows(0, 1_000), Query(frozen.proxy.url, OPTIONS)
-    first = get_context("fork").Process(target=query.attempt, args=(frozen.rows(given, 500, wait=60.0),))
-    first.start()
-    frozen.freeze_at(500)
-    eventually(lambda: b"row 600" in frozen.proxy.heard, "rows are in its buffers")
-    first.kill()
-    first.join()
-    others = ",".join(node.url for node in frozen.cluster.nodes if node is not frozen.node)
+    given = rows(0, 1_000)
+    others = frozen.kill_publisher(Query(frozen.proxy.url, OPTIONS), given)
 
     def wake_up() -> None:
         eventually(lambda: "has sent rows, and server" in caplog.text or frozen.stored == len(given), "it waits")
@@ -172,11 +189,20 @@ def test_who_does_not_wait_is_told_each_row_that_is_stored_twice(frozen: Freezin
     with Aside(wake_up):
         report = Query(frozen.proxy.url, {**OPTIONS, **more}).attempt(frozen.rows(given, 500))
     eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
-    named = [pq.read_table(tmp_path / "log" / part.path) for part in report.parts]
-    ids = {row["flight_id"] for table in named for row in table.to_pylist() if "stored twice" in (row["info"] or "")}
-    assert report.counts.perhaps_twice == len(ids) > 0
-    stored = Counter(message.headers["Nats-Msg-Id"][0] for message in frozen.admin.messages(STREAM))
-    assert {one for one, n in stored.items() if n > 1} <= ids
+    frozen.named(report, tmp_path / "log")
+
+
+def test_a_repetition_that_does_not_wait_names_each_row_that_is_stored_twice(
+    frozen: FreezingCluster, tmp_path: Path
+) -> None:
+    given = rows(0, 1_000)
+    others = frozen.kill_publisher(Query(frozen.proxy.url, OPTIONS), given)
+    more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
+    report = Query(others, {**OPTIONS, **more}).attempt(given, attempt=1)
+    forgotten()
+    frozen.node.resume()
+    eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
+    assert len(frozen.named(report, tmp_path / "log")) == 500, "those that were found are stored once"
 
 
 def test_a_link_that_is_slower_than_ids_are_remembered_doubles_nothing(nats_server: NatsServer) -> None:

@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from mama_spark.cli.main import main
 from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.flightlog.commit import commit
 from mama_spark.nats.commands.serve import add_demo_stream
 from mama_spark.nats.server.nats_server import NatsServer
@@ -208,6 +209,13 @@ def test_audit_job_finds_what_the_command_finds(
         "FOUND        1 stored with an id of these writes, and the log does not say so (unlogged)",
     ):
         assert found in shown
+    conf = conf_file(tmp_path / "earlier.toml", input={"path": log}, mamasub=url, audit={"until": "1h"})
+    with pytest.raises(SystemExit) as ended:
+        in_session(spark, "audit", conf)
+    assert (ended.value.code, "there is nothing to compare" in capsys.readouterr().out) == (2, True)
+    conf = conf_file(tmp_path / "wrong.toml", input={"path": log}, mamasub=url, audit={"since": "1"})
+    with pytest.raises(ConfigError, match=r"\[audit\] since: .*, got '1'"):
+        in_session(spark, "audit", conf)
 
 
 # --- ``jobs/discover.py`` as its users start it, and the two tables it keeps ------------------------------------------

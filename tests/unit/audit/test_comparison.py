@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from mama_spark.audit.audit import STORED, stored_columns
+from mama_spark.audit.audit import STORED, span_of, stored_columns
 from mama_spark.audit.comparison import Comparison, FlightSelection, compare, rest_question, spans_question
 from mama_spark.audit.result import Audit, Span
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
@@ -188,6 +189,20 @@ def test_exit_codes(verdicts: dict[str, int], code: int, says: str) -> None:
     audit.counts.update({("q", "r", 0, "S", name): n for name, n in verdicts.items()})
     assert audit.exit_code == code
     assert says in audit.text()
+
+
+@pytest.mark.parametrize(("later", "up_to"), [({}, 699), ({"later": 0}, 100), ({"later": 3600}, 900)])
+def test_copies_are_found_that_were_stored_so_much_later(later: dict[str, int], up_to: int) -> None:
+    """A message was stored each second; that of the flight is the hundredth."""
+    log: Any = SimpleNamespace(
+        bounds=lambda: Bounds(1, 900, ""), removal=SimpleNamespace(between=False), made=None,
+        sequence_at=lambda micros: (micros - T0) // 1_000_000 + 100,
+    )  # fmt: skip
+    span = span_of(log, {"first": NOW, "last": NOW, "low": 100, "high": 100}, **later)
+    assert (span.after, span.up_to) == (0, up_to)
+    audit = Audit("log", 0, [], spans={"S": span})
+    audit.counts["q", "r", 0, "S", "content"] = 1
+    assert audit.verdict().endswith("each once" if up_to == 900 else "each once up to the last sequence that was read")
 
 
 def test_a_batch_that_was_repeated_is_counted_once(tmp_path: Path) -> None:

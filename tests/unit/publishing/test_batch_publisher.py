@@ -209,6 +209,17 @@ class Refusing:
         self.answered = True
 
 
+def test_who_takes_over_without_a_fence_names_each_row_that_it_sends(fixture: PublisherFixture) -> None:
+    """A server that stands still may have a copy of it; what is found is stored once."""
+    guard = Refusing()
+    guard.unfenced = True
+    publisher = fixture.publisher(guard=guard)
+    publisher.put(batch(3), stored=[StoredFlights("S", np.array([1]), np.array([7]))])
+    publisher.drain()
+    assert fixture.finished[0].sends.tolist() == [1, 0, 1]
+    assert fixture.finished[0].perhaps_twice().tolist() == [True, False, True]
+
+
 class TimeoutsBridge(MemoryBridge):
     """Notes the timeouts of its polls."""
 

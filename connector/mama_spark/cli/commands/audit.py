@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime, timedelta
 
-from ...audit.audit import audit, delete
-from ...audit.comparison import FlightSelection
+from ...audit.audit import ago, audit, delete
+from ...audit.comparison import MARGIN, FlightSelection
 from ...console.arguments import add_storage, add_transport, duration_argument, options, pairs
 from ...console.output import print_tables, table_of
 from ...console.progress import Progress
@@ -33,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--foreign", action="store_true", help="report every message that the log lacks: no other program writes there"
     )
+    parser.add_argument(
+        "--later", type=_AGE, default=MARGIN, metavar="AGE",
+        help="find copies that were stored up to 1h, 7d after the last event (default 10m)",
+    )  # fmt: skip
     parser.add_argument("--delete-copies", action="store_true", help="delete later copies, after confirmation")
     parser.add_argument("--yes", action="store_true", help="with --delete-copies: without confirmation")
     parser.add_argument("--json", action="store_true", help="one line of JSON")
@@ -50,10 +53,12 @@ def run(args: argparse.Namespace) -> int:
     if args.yes and not args.delete_copies:
         raise ConfigError("--yes is for --delete-copies")
     o, storage = options(args, SubscribeOptions, _USE, topics=">"), dict(pairs(args.storage, "--storage"))
-    since, until = (None if age is None else _before(age) for age in (args.since, args.until))
-    selection = FlightSelection(args.query, args.run_id, args.batch, since, until)
+    selection = FlightSelection(args.query, args.run_id, args.batch, ago(args.since), ago(args.until))
     with Progress("reading the streams", "messages") as progress:
-        found = audit(args.path, storage, o, selection, foreign=args.foreign, limit=args.limit, on_read=progress.add)
+        found = audit(
+            args.path, storage, o, selection,
+            foreign=args.foreign, later=args.later, limit=args.limit, on_read=progress.add,
+        )  # fmt: skip
     if args.json:
         print(found.json(), flush=True)
     else:
@@ -66,11 +71,6 @@ def run(args: argparse.Namespace) -> int:
         delete(o, found)
         print(f"deleted {what}", file=sys.stderr if args.json else sys.stdout)
     return found.exit_code
-
-
-def _before(age: float) -> datetime:
-    # Time of day: it is compared with that of events.
-    return datetime.now(UTC) - timedelta(seconds=age)
 
 
 def _ask(question: str) -> None:

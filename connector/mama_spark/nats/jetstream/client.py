@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from mama_spark.contracts.backoff import Backoff
-from mama_spark.contracts.errors import MamaError, NoResponders, RateLimited, Unavailable
+from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 from .. import error_codes
@@ -43,6 +43,9 @@ _LEFT = re.compile(r"\d+")
 #: Expects a last sequence that no stream has: a message with it is stored nowhere, and answered with the right one.
 _AFTER_ALL = {"Nats-Expected-Last-Sequence": str(2**63 - 1)}
 _EXPECTED = re.compile(r"wrong last sequence: (\d+)")
+#: Codes by which nats-server refuses such a message, as it refuses ours, before it compares the sequence: the message
+#: exceeds ``max_msg_size``, the stream is sealed, or it counts and gets no ``Nats-Incr``.
+_STORES_NOTHING = (10054, 10109, 10169)
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 
@@ -237,19 +240,18 @@ class JetStream:
 
     def _taken(self, topic: str, timeout: float) -> int:
         """The last sequence of a stream when all is stored that its leader has proposed, which refuses a message for
-        another one. Zero: it refuses everything for now.
+        another one. Zero: it stores nothing of what we send.
 
-        :raises NoResponders, Unavailable: no answer
-        :raises RateLimited: the leader has not looked at the message
+        :raises NoResponders, Unavailable: no answer, or none that says it
         """
         reply = self.connection().requests.request(topic, b"", timeout, _AFTER_ALL)
         error = None if reply is None else AnsweredError.of(answer_of(reply.payload))
         if error is None:
             raise ApiForbidden(f"no permission to publish to {topic!r}")
-        refusal = error_codes.from_reply(error.status, error.code, error.text)
-        if isinstance(refusal, RateLimited):
-            raise refusal
         found = _EXPECTED.search(error.text)
+        if found is None and error.code not in _STORES_NOTHING:
+            refusal = error_codes.from_reply(error.status, error.code, error.text)
+            raise Unavailable(f"the leader does not say what it has taken: {refusal}")
         return 0 if found is None else int(found[1])
 
     # --- direct gets ----------------------------------------------------------------------------------------------

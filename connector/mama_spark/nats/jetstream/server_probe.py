@@ -5,6 +5,11 @@ own: a server that is alive has read what came before, and a message that no str
 (:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose
 answer comes behind them. It is asked again for :data:`~mama_spark.contracts.batch_ledger.SETTLE`, lest it has stood
 still meanwhile. A server that is gone, or was started again, has no buffers.
+
+No time bounds the way of a message through such a server. The leader closes its routes after 60 to 90 s (two PINGs, 30
+s apart; seen: 88 s), and what the server reads in the 10 to 70 ms before they are there again is lost, so that after a
+long stop mostly nothing is stored. But with PINGs a second apart, the last 5,031 of 12,850 messages were stored. After
+shorter stops a leader that changes may drop them: all of 12,850 were stored after 3 s, 385 after 8 s.
 """
 
 from __future__ import annotations

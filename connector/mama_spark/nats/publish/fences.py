@@ -4,6 +4,17 @@ On the present one, a message that no stream stores is sent behind them, and its
 that all before it are there, refused or lost. What was sent over another one is certain when its server has said so
 (:mod:`..jetstream.server_probe`), which a thread asks. Both only when somebody wants to know, and each for one stream:
 another one may have no leader.
+
+What nats-server (2.15) offers instead, with its rate: thousands of messages a second, with one and three replicas.
+Without it: 68 and 28.
+
+- ``Nats-Expected-Last-Subject-Sequence`` of a subject that each attempt writes to refuses old messages: 29 and 4. It
+  needs a message of ours in the stream; replicated streams take one message at a time.
+- The same at the head of atomic batches of 1,000: 25 and 64. It needs ``allow_atomic``, too; one known id refuses all.
+- ``Nats-Expected-Last-Sequence`` and ``-Msg-Id`` allow one writer; a wrong ``-Msg-Id`` ends a replicated stream.
+- Fast batches refuse old messages after 10 idle seconds, and take no ids in replicated streams.
+- A longer duplicate window refuses them for so long, and takes memory for each id.
+- A time to live refuses none: it counts from the time when the message is stored.
 """
 
 from __future__ import annotations

@@ -191,18 +191,22 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        if self.settings.exactly_once and stream.replicas > 1 and stream.duplicate_window < _CUT_OFF:
+        known, wanted = stream.duplicate_window, st.duplicate_window(self.settings)
+        only = f"stream {stream.name!r} recognises duplicates for {known:g} s only"
+        if self.settings.exactly_once and stream.replicas > 1 and known < _CUT_OFF:
             self._warn(
-                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and a leader "
-                f"that is cut off takes messages for up to {_CUT_OFF:g} s: a row may be stored twice in spite of "
-                f"exactlyOnce. Make its duplicate window {_CUT_OFF:g} s or longer"
+                f"{only}, and a leader that is cut off takes messages for up to {_CUT_OFF:g} s: a row may be stored "
+                f"twice in spite of exactlyOnce. Make its duplicate window {_CUT_OFF:g} s or longer"
             )
-        wanted = st.duplicate_window(self.settings)
-        if self.settings.dedup and not self.settings.exactly_once and stream.duplicate_window < wanted:
+        elif self.settings.exactly_once and known < wanted:
             self._warn(
-                f"stream {stream.name!r} recognises duplicates for {stream.duplicate_window:g} s only, and resends go "
-                f"on for {self.settings.retry_deadline:g} s: late ones may be stored twice. Make its duplicate window "
-                f"{wanted:g} s, or shorten retryDeadline"
+                f"{only}: a process that is suspended for {self.settings.wait_timeout:g} s longer than that may store "
+                f"a row twice in spite of exactlyOnce. Make its duplicate window {wanted:g} s or longer"
+            )
+        elif self.settings.dedup and known < wanted:
+            self._warn(
+                f"{only}, and resends go on for {self.settings.retry_deadline:g} s: late ones may be stored twice. "
+                f"Make its duplicate window {wanted:g} s, or shorten retryDeadline"
             )
 
     def _require_safe_dedup(self, name: str | None) -> None:

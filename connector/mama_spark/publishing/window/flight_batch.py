@@ -16,6 +16,7 @@ from .flight import FlightState, States
 
 Rows = slice | Int64s
 Seconds = npt.NDArray[np.float64]
+NO_SEND = np.iinfo(np.int32).max  #: above the number of every send
 
 
 class FlightBatch:
@@ -34,7 +35,7 @@ class FlightBatch:
     :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
     :ivar errors: row -> the last error, for rows that had one
     :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
-    :ivar copied: may be sent again although an earlier copy might still be stored; None = none of them
+    :ivar copied: number of the first send that goes although an earlier copy may still be stored; None = no such send
     :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
@@ -68,7 +69,7 @@ class FlightBatch:
         self.doubt: Bools = np.zeros(n, np.bool_)
         self.errors: dict[int, PublishError] = {}
         self.absent: Seconds | None = None
-        self.copied: Bools | None = None
+        self.copied: npt.NDArray[np.int32] | None = None
         self.non_retriable = non_retriable
         self.ends: Int64s = np.zeros(n + 1, np.int64)
         if sizes is not None:
@@ -81,15 +82,15 @@ class FlightBatch:
         self.absent[rows] = now
 
     def send_anyway(self, rows: Int64s) -> None:
-        """These go again although they may be stored later."""
+        """The next send of these goes although an earlier copy may still be stored."""
         if self.copied is None:
-            self.copied = np.zeros(self.n, np.bool_)
-        self.copied[rows] = True
+            self.copied = np.full(self.n, NO_SEND, np.int32)
+        self.copied[rows] = np.minimum(self.copied[rows], self.sends[rows] + 1)
 
     def perhaps_twice(self) -> Bools:
-        """True for acknowledged flights that were resent while an earlier copy might still be stored."""
-        again = (self.state == FlightState.ACKED) & (self.sends > 1)  # one that was found goes no more
-        found: Bools = again & (np.False_ if self.copied is None else self.copied)
+        """True for acknowledged flights that were sent while an earlier copy might still be stored."""
+        first = NO_SEND if self.copied is None else self.copied
+        found: Bools = (self.state == FlightState.ACKED) & (self.sends >= first)
         return found
 
     def stored_from(self, rows: Int64s) -> Seconds:

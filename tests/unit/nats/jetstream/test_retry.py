@@ -345,8 +345,13 @@ def test_a_stream_is_decided_when_it_has_what_its_leader_has_taken() -> None:
     js, connection = client(taken(7), NoResponders("none"), taken(6), error(429, 10167), taken(9))
     assert js.decided_last("t", ends(5, 5, 6), 60.0) == 6, "what the leader before had taken more came to nothing"
     assert {asked[:2] for asked in connection.asked} == {("t", b"")}
-    js, _ = client(error(400, 10002))
-    assert js.decided_last("t", ends(5), 60.0) == 5, "it takes nothing, and does not say"
+    for too_large_or_sealed_or_counts in (10054, 10109, 10169):
+        js, _ = client(error(400, too_large_or_sealed_or_counts))
+        assert js.decided_last("t", ends(5), 60.0) == 5, "it stores nothing that it is asked to"
+    for does_not_say in (error(400, 10002), error(400, 10164, "wrong last sequence"), error(400, 99999, "new")):
+        js, _ = client(*[does_not_say] * 9)
+        with pytest.raises(Unavailable, match="the leader does not say what it has taken: "):
+            js.decided_last("t", ends(5), 0.2)
     js, _ = client(taken(7))
     with pytest.raises(Unavailable, match="taken messages up to 7, and stored those up to 5"):
         js.decided_last("t", ends(5, 5, 5, 5, 5), 0.5)
