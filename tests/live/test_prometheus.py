@@ -4,13 +4,15 @@ dashboard has an answer."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,9 +47,7 @@ from mama_spark.tango.source.replay_service import ReplayService
 from mama_spark.telemetry.metrics_server import served_metrics
 from mama_spark.telemetry.task_metrics import meter_provider
 from mama_spark.testing.waiting import eventually
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import start_http_server
 
 from tests.support.openmama.network import naming, url_of
 from tests.support.openmama.source import MarketDataLab
@@ -64,12 +64,20 @@ PROGRESS = SimpleNamespace(
         sources=(SOURCE,),
     )
 )  # fmt: skip
-CONF = Path(__file__).resolve().parents[2] / "conf" / "observability"
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf" / "observability"
+PAGE = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+FREE = cache(lasting_port)
 
 
 def make_provider() -> MeterProvider:
-    """Named by the option ``metrics``."""
-    return MeterProvider([PrometheusMetricReader()])
+    """Named by the option ``metrics``: what the page shows, in a process that finds its first port taken."""
+    found = re.search(r"(?s)<!-- run: prometheus -->\n```python\n(.*?)```", PAGE)
+    assert found is not None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code = found[1].replace("range(9464, 9480)", f"{taken.getsockname()[1], FREE()}")
+        exec(code, made := {"__name__": "metrics_setup"})
+        return made["provider"]()  # type: ignore[operator,no-any-return]
 
 
 @pytest.fixture
@@ -230,10 +238,9 @@ def publish(server: NatsServer, log: Path, stop: threading.Event) -> None:
 def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path, broker_metrics: str) -> None:
     assert shutil.which("prometheus"), "prometheus is missing: run make setup"
     meter_provider.cache_clear()
-    served, _ = start_http_server(0, "127.0.0.1")
     stop = threading.Event()
     with NatsServer(tmp_path / "nats") as server, programs(tmp_path, server) as others:
-        targets = (f"127.0.0.1:{served.server_port}", broker_metrics, *others)
+        targets = (f"127.0.0.1:{FREE()}", broker_metrics, *others)
         prometheus = Prometheus(tmp_path / "prometheus", *targets)
         working = [
             threading.Thread(target=publish, args=(server, tmp_path / "log", stop)),
@@ -265,8 +272,6 @@ def test_every_query_of_the_dashboard_has_an_answer(tmp_path: Path, broker_metri
                 if thread.ident is not None:
                     thread.join(120)
             prometheus.stop()
-            served.shutdown()
-            served.server_close()
     assert not any(thread.is_alive() for thread in working)
 
 

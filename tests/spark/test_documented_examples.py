@@ -52,7 +52,8 @@ def snippet(name: str) -> str:
 def test_every_marked_example_is_run_by_a_test() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     marked = {name for page in pages for name in re.findall(r"<!-- run: (.*?) -->", page.read_text(encoding="utf-8"))}
-    assert marked == {*EXAMPLES, "announce", "permissions"}  # these two: tests/live/discovery/test_discovery_doc.py
+    # of tests/live: discovery/test_discovery_doc.py, test_prometheus.py
+    assert marked == {*EXAMPLES, "announce", "permissions", "prometheus"}
 
 
 #: The stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.

@@ -1,5 +1,6 @@
-"""The API for Python data sources of the running Spark; only this module asks. Readers and writers are made for
-the newest, and this module brings older ones (from Spark 4.0 on) to it."""
+"""The API for Python data sources of the running Spark; only this module asks what it has (an error tells
+:mod:`.register` that Spark 4.0 replaces no format). Readers and writers are made for the newest, and this module brings
+older ones (from Spark 4.0 on) to it."""
 
 from __future__ import annotations
 

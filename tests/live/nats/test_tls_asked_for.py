@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -200,6 +201,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+DEFAULT = ssl.create_default_context
+
+
+def strict(**files: Any) -> ssl.SSLContext:
+    """As Python 3.13 makes it."""
+    context = DEFAULT(**files)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
+
+
 def without_key_usage(certs: Certificates) -> bytes:
     """The CA as ``openssl req -x509`` makes one: it does not say what its key may be used for."""
     old = x509.load_pem_x509_certificate(certs.ca.read_bytes())
@@ -224,14 +235,6 @@ def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
         "first": certs.config.replace("}", "  handshake_first: true\n}"),
     }  # fmt: skip
     files = {"ca": certs.ca, "other_ca": certs.other_ca, "usageless": usageless}
-    default = ssl.create_default_context
-
-    def strict(**files: Any) -> ssl.SSLContext:
-        """As Python 3.13 makes it."""
-        context = default(**files)
-        context.verify_flags |= ssl.VERIFY_X509_STRICT
-        return context
-
     with ExitStack() as ends:
         servers = {
             name: ends.enter_context(NatsServer(tmp_path / name, config=config + login, jetstream=None))
@@ -239,7 +242,7 @@ def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
         }
         for name, given, said in REFUSED:
             options: dict[str, Any] = {"user": "bob", "password": "secret", "connect_timeout": 3.0, **given}
-            monkeypatch.setattr(ssl, "create_default_context", strict if options.pop("strict", False) else default)
+            monkeypatch.setattr(ssl, "create_default_context", strict if options.pop("strict", False) else DEFAULT)
             host, ca = options.pop("host", "127.0.0.1"), options.pop("tls_ca", None)
             for scheme in {"tls", "nats"} if ca is None else {"tls"}:
                 url = f"{scheme}://{host}:{servers[name].port}"
@@ -252,4 +255,23 @@ def test_an_error_of_tls_names_the_option_or_what_the_certificate_lacks(
         first = servers["first"].url
         settings = NatsSettings((first,), user="bob", password="secret", tls_ca=str(certs.ca), tls_handshake_first=True)
         with connected(settings) as client:
+            assert client.up
+
+
+@pytest.mark.thorough
+def test_certificates_made_as_the_page_says_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a strict Python."""
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "secure-the-connection.md"
+    (commands,) = re.findall(r"(?s)```bash\n(.*?)```", page.read_text(encoding="utf-8"))
+    assert "IP:10.0.0.7" in commands
+    here = commands.replace("10.0.0.7", "127.0.0.1")
+    made = subprocess.run(
+        ["bash", "-e", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    config = f'tls {{ cert_file: "{tmp_path}/server.crt", key_file: "{tmp_path}/server.key" }}'
+    with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
+        url = server.url.replace("nats:", "tls:")
+        with connected(NatsSettings((url,), tls_ca=str(tmp_path / "ca.crt"))) as client:
             assert client.up

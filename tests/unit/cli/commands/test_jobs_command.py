@@ -34,7 +34,8 @@ def test_every_job_that_uses_a_format_registers_it() -> None:
     texts = {path.stem: path.read_text() for path in (ROOT / "jobs").glob("*.py") if not path.stem.endswith("demo")}
     users = {name for name, text in texts.items() if re.search(r'format\("mama', text)}
     assert {"publish", "ingest", "openmama_archive"} <= users
-    assert users <= {name for name, text in texts.items() if "mama_spark.register(spark)" in text}
+    registering = {name for name, text in texts.items() if "mama_spark.register(spark)" in text}
+    assert users - registering == {"pipeline"}  # whose client fails after it, with UNKNOWN_RESPONSE (Spark 4.2)
 
 
 def test_a_copy_has_all_files_that_the_job_begins_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
