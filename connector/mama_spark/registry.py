@@ -64,21 +64,22 @@ def part(name: str, which: str, without: str = "") -> Any:
         raise ConfigError(f"the bridge {name!r} cannot be loaded ({error}); try: {found.install}") from error
 
 
-def attach(context: object, loop: AbstractEventLoop | None = None) -> PublisherBridge:
+def attach(context: object, loop: AbstractEventLoop | None = None, client: object = None) -> PublisherBridge:
     """A bridge that sends through something live of the user's: a bridge itself, or an object of a client library, as a
     JetStream context of nats-py.
 
     :param loop: where the context's client runs; None = found from the client
+    :param client: of the context; None = found from the context
     :raises ConfigError: if it is neither
     """
     if isinstance(context, PublisherBridge):
         return context
-    client = type(context).__module__.partition(".")[0]
-    if client not in {one.client for one in MIDDLEWARES.values()}:
+    library = type(context).__module__.partition(".")[0]
+    if library not in {one.client for one in MIDDLEWARES.values()}:
         load_others()
     for one in MIDDLEWARES.values():
-        if one.client == client:
-            bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(context, loop)
+        if one.client == library:
+            bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(context, loop, client)
             return bridge
     raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.nats.publish.event_loop import EventLoopThread
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publishing.api import Flight, PublishAck
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
@@ -18,6 +17,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from tests.support.nats.client_closing import close_abandoned, close_client
+from tests.support.nats.event_loop_thread import EventLoopThread
 from tests.support.nats.nats_servers import Admin
 
 LONG = 60.0  #: seconds for a condition; never reached by a sound publisher

@@ -24,9 +24,9 @@ FEW = 20
 PROGRAMS = {"java", "mama", "nats-server", "spark-class", "spark-submit", "bash", "sh"}
 
 
-def examples(most: int, **more: Any) -> settings:
-    """Settings of a property test that tries ``most`` examples where it explores, and :data:`FEW` elsewhere."""
-    return settings(max_examples=most if EXPLORE else min(most, FEW), **more)
+def examples(most: int, few: int = FEW, **more: Any) -> settings:
+    """Settings of a property test that tries ``most`` examples where it explores, and ``few`` elsewhere."""
+    return settings(max_examples=most if EXPLORE else min(most, few), **more)
 
 
 def start_is_foreign(executable: str) -> bool:

@@ -17,6 +17,8 @@ from mama_spark.lazy_names import lazy
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
+    from nats.aio.client import Client
+
     from mama_spark.options import SinkOptions, TransportOptions
 
     from .discovery.bridge import NatsDiscovery
@@ -48,10 +50,10 @@ def publisher_bridge(o: SinkOptions) -> NatsBridge:
     return NatsBridge(NatsSettings.from_options(o))
 
 
-def attach(context: object, loop: AbstractEventLoop | None = None) -> NatsBridge:
+def attach(context: object, loop: AbstractEventLoop | None = None, client: Client | None = None) -> NatsBridge:
     from .publish.attached import AttachedBridge
 
-    return AttachedBridge.attach(context, loop=loop)
+    return AttachedBridge.attach(context, loop=loop, client=client)
 
 
 def key_codec(o: SinkOptions) -> KeyCodec:

@@ -53,6 +53,16 @@ def test_a_context_whose_loop_runs_elsewhere_is_found_from_a_plain_thread(harnes
     assert ack_of(future).result(0).sequence == 2
 
 
+def test_a_client_that_cannot_be_found_from_its_context_may_be_given(harness: NatsPublisherHarness) -> None:
+    context = harness.target()
+    del vars(context)["_nc"]  # it is private to nats-py
+    with pytest.raises(ConfigError, match="give it as client="):
+        ManagedPublisher(context)
+    with ManagedPublisher(context, client=harness.client) as publisher:
+        future = publisher.publish_async(harness.topic, b"x")
+    assert ack_of(future).result(0).sequence == 1
+
+
 def test_a_context_that_never_connected_is_refused_and_the_error_names_the_way_out() -> None:
     context = Client().jetstream()
     with pytest.raises(ConfigError, match="loop="):

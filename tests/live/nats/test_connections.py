@@ -17,12 +17,11 @@ from typing import Any
 import nats
 import pytest
 from mama_spark.contracts.bridge import EventKind
-from mama_spark.contracts.errors import BackgroundTaskFailed, Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
 from mama_spark.nats.commands import serve
 from mama_spark.nats.connection.pool import POOL
-from mama_spark.nats.publish.event_loop import EventLoopThread
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -65,18 +64,6 @@ def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their
     broker.kill()  # one that died while it was idle is not given out
     broker.restart()
     publish_one(broker.url)
-
-
-def test_a_dying_loop_takes_its_waiters_with_it() -> None:
-    loop = EventLoopThread()
-    told: list[BaseException] = []
-    loop.on_death(told.append)
-    threading.Timer(0.05, lambda: loop.soon(loop.loop.stop)).start()
-    with pytest.raises(BackgroundTaskFailed):
-        loop.run(asyncio.sleep(3600), 60, "sleeping")
-    eventually(lambda: told, "the mourners are told")
-    with pytest.raises(BackgroundTaskFailed):
-        loop.run(asyncio.sleep(0), 60, "nothing")
 
 
 def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:

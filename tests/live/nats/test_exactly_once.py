@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -46,6 +47,30 @@ def forgotten() -> None:
 
 def stored(admin: Admin) -> Counter[tuple[str, bytes]]:
     return values(admin.messages(STREAM))
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ({"exactlyOnce": "false"}, set()),
+        ({}, {"mama-batch-ends", "mama-batch-lease"}),
+        ({"exactlyOnce": "false", "announce": "true", "announceCounts": "1m"}, {"mama-announcer", "mama-progress"}),
+    ],
+    ids=["usual", "exactlyOnce", "announce"],
+)
+def test_a_partition_starts_these_threads(
+    nats_server: NatsServer, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str], more: set[str],
+) -> None:  # fmt: skip
+    names, start = set[str](), threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        names.add(re.sub(r"^(flight-log|mama-publisher)-.*", r"\1", thread.name))
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    Query(nats_server.url, {"flightLog": str(tmp_path), **options}).attempt(rows(0, 200))
+    assert names - {"mama-idle-connections"} == {"flight-log", "mama-publisher"} | more, "that one is of the process"
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=["off", "lines", "arrow"])

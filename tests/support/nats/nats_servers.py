@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Self, TypeVar
 import nats
 import orjson
 import trustme
-from mama_spark.nats.publish.event_loop import EventLoopThread
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from tests.support.nats.client_closing import close_abandoned, close_client
+from tests.support.nats.event_loop_thread import EventLoopThread
 
 T = TypeVar("T")
 _PATIENCE = 60.0

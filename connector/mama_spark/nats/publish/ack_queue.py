@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, PollResult, Refusals
-from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError
+from mama_spark.contracts.errors import ConfigError
 
 
 class AckQueue:
@@ -17,7 +17,7 @@ class AckQueue:
         self._tokens = 0
         self._wanted = 0
         self._urgent = False
-        self._died: BaseException | None = None
+        self._failure: ConfigError | None = None
 
     def acks(self, acks: Acks) -> None:
         with self._changed:
@@ -51,9 +51,9 @@ class AckQueue:
         with self._changed:
             self._wake()
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: ConfigError) -> None:
         with self._changed:
-            self._died = error
+            self._failure = error
             self._wake()
 
     def _wake(self) -> None:
@@ -62,23 +62,18 @@ class AckQueue:
 
     def ready(self, want: int) -> bool:
         """Whether ``want`` tokens are there, or something urgent."""
-        return self._urgent or self._died is not None or self._tokens >= max(1, want)
+        return self._urgent or self._failure is not None or self._tokens >= max(1, want)
 
     def take(self) -> PollResult:
         """Everything that is there.
 
         :raises ConfigError: it is empty, and :meth:`fail` was called with that
-        :raises BackgroundTaskFailed: it is empty, and the loop has ended
         """
         with self._changed:
             self._urgent = False
             result, self._result, self._tokens = self._result, PollResult(), 0
-        if not result and isinstance(self._died, ConfigError):
-            raise self._died
-        if not result and self._died is not None:
-            fail = BackgroundTaskFailed(f"the event loop of the NATS connection ended: {self._died!r}")
-            fail.__cause__ = self._died
-            raise fail
+        if not result and self._failure is not None:
+            raise self._failure
         return result
 
     def wait(self, timeout: float, want: int) -> PollResult:

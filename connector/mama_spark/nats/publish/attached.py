@@ -21,8 +21,7 @@ from ..protocol.frames import TOKEN_WIDTH
 from ..settings import NatsSettings, shown_server
 from .answers import NatsAnswers
 from .bridge import NatsBridge
-from .client_connection import CallersClient, Row, client_of, loop_of
-from .event_loop import EventLoopThread
+from .client_connection import CallersClient, CallersLoop, Row, client_of, loop_of
 from .missing_acks import ANSWER_TIME
 from .nats_py_errors import from_client
 from .requests import NatsRequests
@@ -33,7 +32,7 @@ _CHUNK = 1024 * 1024  #: bytes of one call of ``send``
 class AttachedBridge(NatsBridge):
     """Messages go by public calls of the client, which stays the caller's; made by :meth:`attach`."""
 
-    def __init__(self, settings: NatsSettings, context: Any, client: Client, loop: EventLoopThread) -> None:
+    def __init__(self, settings: NatsSettings, context: Any, client: Client, loop: CallersLoop) -> None:
         super().__init__(settings)
         self._context, self._callers, self._loop = context, client, loop
         self._client: CallersClient | None = None
@@ -57,7 +56,7 @@ class AttachedBridge(NatsBridge):
         """
         settings = NatsSettings(dedup=dedup, ack_mode="message", **options)
         client = client or client_of(js)
-        return cls(settings, js, client, EventLoopThread(loop or loop_of(client)))
+        return cls(settings, js, client, CallersLoop(loop or loop_of(client)))
 
     @property
     def connected_to(self) -> str:
@@ -74,7 +73,6 @@ class AttachedBridge(NatsBridge):
         connection = self._client = CallersClient(self._loop, self._callers)
         answers = NatsAnswers(connection, None, self._ack_queue, self._router, self._warn)
         connection.listener = self._answers = answers
-        self._loop.on_death(self._ack_queue.fail)
         timeout = self.settings.connect_timeout
         if self._loop.here():
             self._loop.loop.create_task(self._start(connection, answers))
@@ -135,10 +133,8 @@ class AttachedBridge(NatsBridge):
         if connection is None:
             return
         connection.listener = None
-        self._loop.forget(self._ack_queue.fail)
-        if self._loop.alive:
-            with contextlib.suppress(MamaError):
-                self._loop.soon(lambda: self._loop.loop.create_task(connection.release()))
+        with contextlib.suppress(MamaError):
+            self._loop.soon(lambda: self._loop.loop.create_task(connection.release()))
 
 
 class _Header(str):

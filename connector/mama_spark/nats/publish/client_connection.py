@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from mama_spark.contracts.errors import ConfigError, MamaError
+from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaError, Unavailable
 
 from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, new_inbox
 from ..error_codes import denied
 from ..protocol.acks import classify_parts
-from .event_loop import EventLoopThread
 from .nats_py_errors import from_client
 
+T = TypeVar("T")
 _LOOK = 0.02  #: seconds between two looks at the connection
 Row = tuple[int, str, bytes, str, dict[str, str] | None]  # token, subject, payload, reply, headers
 
@@ -38,10 +38,57 @@ class ClientListener(ConnectionListener, Protocol):
     def on_closed(self, info: str) -> None: ...
 
 
+class CallersLoop:
+    """The event loop of the caller, for calls from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def here(self) -> bool:
+        """Whether the calling thread runs it."""
+        try:
+            return asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            return False
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Run ``call`` on the loop.
+
+        :raises BackgroundTaskFailed: the loop is closed
+        """
+        try:
+            self.loop.call_soon_threadsafe(call)
+        except RuntimeError as e:
+            raise _ended(e) from e
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
+        """Run a coroutine on the loop, and wait for it.
+
+        :raises BackgroundTaskFailed: the loop is closed
+        :raises Unavailable: it took longer than ``timeout``
+        """
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except RuntimeError as e:
+            work.close()
+            raise _ended(e) from e
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise Unavailable(f"{what} took longer than {timeout:g} s") from None
+
+
+def _ended(error: RuntimeError) -> BackgroundTaskFailed:
+    return BackgroundTaskFailed(f"the event loop of the NATS client has ended: {error}")
+
+
 class CallersClient:
     """The client, as a bridge uses it."""
 
-    def __init__(self, loop: EventLoopThread, client: Client) -> None:
+    def __init__(self, loop: CallersLoop, client: Client) -> None:
         self.loop, self.client = loop, client
         self.inbox = f"{new_inbox()}.".encode()
         self.listener: ClientListener | None = None

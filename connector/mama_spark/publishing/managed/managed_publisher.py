@@ -38,6 +38,7 @@ class ManagedPublisher:
     :param listener: told what becomes of each flight (MP-10); may be replaced until :meth:`start`
     :param queue_size: messages that may wait for the publish runner
     :param loop: the event loop of the context's client; None = found from the client. Any thread may use the publisher
+    :param client: the client of the context; None = found from the context
     :raises ConfigError: a value is out of range, or nothing can publish through ``target``
     """
 
@@ -55,6 +56,7 @@ class ManagedPublisher:
         listener: PublisherListener | None = None,
         queue_size: int = 10_000,
         loop: asyncio.AbstractEventLoop | None = None,
+        client: object = None,
     ) -> None:
         from mama_spark.registry import attach  # when it is needed: it may import nats-py
 
@@ -63,7 +65,7 @@ class ManagedPublisher:
             if value <= 0:
                 raise ConfigError(f"{name} must be positive, got {value}")
         self.window = Window(WindowConfig(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
-        self.bridge: PublisherBridge = attach(target, loop)
+        self.bridge: PublisherBridge = attach(target, loop, client)
         self.id_prefix = id_prefix if id_prefix is not None else secrets.token_hex(11)
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time
         self._runner_threads: set[int] = set()  # threads of the loops: callbacks run there

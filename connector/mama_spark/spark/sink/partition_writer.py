@@ -2,6 +2,11 @@
 
 Runs on the task's thread; :mod:`.outcome_recorder` is its counterpart on the publisher's thread. When
 :func:`publish_partition` returns, every row has its one outcome, and the flight log's events are on storage.
+
+Threads of a partition: the task's, ``mama-publisher`` and ``flight-log``. More come with ``announce``
+(``mama-announcer``), with progress that the driver, the log or ``announceCounts`` shows (``mama-progress``), with
+``exactlyOnce`` (``mama-batch-lease``, ``mama-batch-ends``) and ``metrics`` (``mama-metrics``, and OpenTelemetry's). All
+partitions of a process share ``mama-idle-connections``, which closes these.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
 from mama_spark.nats.protocol.client import PING_INTERVAL, ClientProtocol, State
@@ -32,9 +34,11 @@ from mama_spark.nats.protocol.client_events import (
 from mama_spark.nats.protocol.parser import Frame, read_frame
 from mama_spark.nats.protocol.records import DeliveryParser
 
+from tests.support.hostile_frames import hostile_frames
+from tests.support.memory import peak_of
 from tests.support.nats.deliveries import SID, NatsDelivery, frame, reply
 from tests.support.tables import each
-from tests.support.tiers import EXPLORE, examples
+from tests.support.tiers import examples
 
 INBOX = b"_INBOX.me."
 LOGIN = {"user": "bob", "pass": "s3cret"}
@@ -437,7 +441,7 @@ def summary(events: list[Event]) -> list[object]:
     return found
 
 
-@examples(300, suppress_health_check=[HealthCheck.too_slow])
+@examples(2_000, few=200)
 @given(st.lists(st.sampled_from(FRAMES), max_size=12), st.lists(st.integers(0, 10**6), max_size=12))
 def test_reads_may_be_cut_anywhere(frames: list[bytes], at: list[int]) -> None:
     stream = b"".join([info(), PONG, *frames])
@@ -469,21 +473,19 @@ def test_a_large_message_in_many_reads_is_looked_at_twice_not_each_time(monkeypa
     assert len(looks) < 6
 
 
-PIECES = st.one_of(
-    st.sampled_from(FRAMES),
-    st.binary(max_size=60),
-    st.sampled_from([
-        b"MSG a 7 99999999999\r\n", b"MSG a 7 -1\r\n", b"MSG\r\n", b"HMSG a 7 9 3\r\n", b"HMSG a 7 3 3\r\nabc\r\n",
-        b"\r\n",
-        b"MSG _INBOX.me.000000000001 1 22\r\n", b'{"stream":"S","seq":', b"INFO []\r\n", b"INFO {\r\n",
-        b'INFO {"max_payload":"x"}\r\n', b'INFO {"connect_urls":{"a":1}}\r\n', b'INFO {"max_payload":-1}\r\n',
-        b"-ERR\r\n",
-        b"-ERR ''\r\n", b"-ERR '", b"A" * 5000, b"\x00", b"\xff\xfe", b"PING\n", b"PONG\r", b'INFO {"nonce":7}\r\n',
-    ]),
-)  # fmt: skip
+BAD = [
+    b"MSG a 7 99999999999\r\n", b"MSG a 7 60000000\r\n", b"MSG a 7 -1\r\n", b"MSG\r\n",
+    b"HMSG a 7 60000000 60000000\r\n", b"HMSG a 7 9 3\r\n", b"HMSG a 7 3 3\r\nabc\r\n",
+    b"\r\n",
+    b"MSG _INBOX.me.000000000001 1 22\r\n", b'{"stream":"S","seq":', b"INFO []\r\n", b"INFO {\r\n",
+    b'INFO {"max_payload":"x"}\r\n', b'INFO {"connect_urls":{"a":1}}\r\n', b'INFO {"max_payload":-1}\r\n',
+    b"-ERR\r\n",
+    b"-ERR ''\r\n", b"-ERR '", b"A" * 5000, b"\x00", b"\xff\xfe", b"PING\n", b"PONG\r", b'INFO {"nonce":7}\r\n',
+]  # fmt: skip
+PIECES = st.one_of(st.sampled_from(FRAMES), st.binary(max_size=60), st.sampled_from(BAD))
 
 
-@examples(20_000 if EXPLORE else 200, suppress_health_check=[HealthCheck.too_slow])
+@examples(20_000, few=200)
 @given(st.sampled_from([C, T, A, U]), st.lists(PIECES, max_size=8), st.booleans())
 def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, pieces: list[bytes], tls: bool) -> None:
     client = made(state, tls=tls)
@@ -498,3 +500,46 @@ def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, 
         client.closed("end")
     client.connect(0.0, lambda _: LOGIN)
     assert client.state is C, "usable again"
+
+
+HOSTILE = [frame for frame in (*FRAMES, *BAD) if len(frame) < 10_000]
+
+
+class Attacked:
+    """A client whose connections last until they are lost, or until the next eight frames."""
+
+    def __init__(self) -> None:
+        self.client, self._parser, self._sent = made(State.LOST), DeliveryParser(SID), 0
+        self.client.deliveries[SID] = partial(self._parser.take, most=100)
+
+    def read(self, frames: list[bytes]) -> None:
+        for at, data in enumerate(frames):
+            if at % 8 == 0 or self.client.lost:
+                self.client.closed("end")
+                self.client.connect(0.0, lambda _: LOGIN)
+                self.client.receive((b"", INFO, INFO + PONG)[at % 3])
+                self._parser.take_buffer()
+                self._sent = 0
+            self._sent += len(data)
+            self.client.receive(data)
+            assert len(self.client._rest) <= (0 if self.client.lost else self._sent)
+
+
+def read_hostile_frames() -> None:
+    Attacked().read(hostile_frames(HOSTILE, np.random.default_rng(22), 1_000))
+
+
+def test_hostile_frames_take_no_memory() -> None:
+    assert peak_of(read_hostile_frames).python < 4 << 20, "1.3 MB with the frames; 60 MB are announced"
+
+
+@pytest.mark.explore
+def test_a_million_hostile_frames_take_no_memory() -> None:
+    chance, attacked, process = np.random.default_rng(23), Attacked(), psutil.Process()
+    used = []
+    for _ in range(10):
+        for _ in range(100):
+            attacked.read(hostile_frames(HOSTILE, chance, 1_000))
+        gc.collect()
+        used.append(process.memory_info().rss)
+    assert used[-1] - used[1] < 16 << 20, f"memory by tenths: {[size >> 20 for size in used]} MiB"

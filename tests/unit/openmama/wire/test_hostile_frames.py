@@ -25,6 +25,7 @@ from mama_spark.openmama.wire.naming import NamingFrame, decode_naming
 from mama_spark.openmama.wire.naming_client import NamingClient
 from mama_spark.openmama.wire.subscriptions import OpenInboxes, SubscriptionTable
 
+from tests.support.hostile_frames import hostile_frames
 from tests.support.memory import peak_of
 from tests.support.tables import each
 from tests.support.tiers import EXPLORE
@@ -32,7 +33,6 @@ from tests.support.vectors import vectors
 
 VECTORS = vectors("openmama-wire")
 FRAMES = [bytes.fromhex(v["hex"]) for v in VECTORS]
-SIZES = np.array([len(frame) for frame in FRAMES])
 MILLION, TURN = 1_000_000, 1_000
 ME = NamingFrame("C", "me", "host", 1, "my-uuid", "tcp://127.0.0.1:1000")
 
@@ -78,19 +78,6 @@ def test_every_cut_and_every_flipped_bit(v: dict[str, Any]) -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-def hostile_frames(chance: np.random.Generator, n: int) -> list[bytes]:
-    """Recorded frames with 1 to 7 bytes changed; a third of them is cut, too. All bytes are changed at once."""
-    chosen = chance.integers(len(FRAMES), size=n)
-    octets = np.frombuffer(b"".join([FRAMES[frame] for frame in chosen.tolist()]), np.uint8).copy()
-    sizes = SIZES[chosen]
-    begins = np.cumsum(sizes) - sizes
-    changed = np.repeat(np.arange(n), chance.integers(1, 8, size=n))
-    octets[begins[changed] + chance.integers(sizes[changed])] = chance.integers(256, size=len(changed))
-    ends = begins + np.where(np.arange(n) % 3 == 0, chance.integers(sizes + 1), sizes)
-    data = octets.tobytes()
-    return [data[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
-
-
 class Attacked:
     """Every decoder, for as long as a test lasts: one by one, and in columns as a recorder and Spark read batches."""
 
@@ -123,7 +110,7 @@ class Attacked:
 def read_hostile_frames() -> None:
     chance, attacked = np.random.default_rng(20), Attacked()
     for turn in range(4):
-        attacked.read(hostile_frames(chance, 250), float(turn))
+        attacked.read(hostile_frames(FRAMES, chance, 250), float(turn))
 
 
 @pytest.mark.spec("OW5")
@@ -140,7 +127,7 @@ def test_a_million_hostile_frames_take_no_memory() -> None:
     chance, attacked, process = np.random.default_rng(21), Attacked(), psutil.Process()
     used = []
     for turn in range(MILLION // TURN):
-        attacked.read(hostile_frames(chance, TURN), turn / 10)
+        attacked.read(hostile_frames(FRAMES, chance, TURN), turn / 10)
         if (turn + 1) % (MILLION // TURN // 10) == 0:
             gc.collect()
             used.append(process.memory_info().rss)
