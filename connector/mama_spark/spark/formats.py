@@ -63,7 +63,7 @@ class _MamaDataSource(DataSource):
 
         if all(name.lower().startswith(PREFIX) or name.lower() in STREAM_WRITE.spark_keys for name in self.options):
             raise OptionError(
-                f"option {needed} is missing: {self.name()} was given no option at all by the query. If it names a "
+                f"option {needed} is needed: {self.name()} was given no option at all by the query. If it names a "
                 f"table: {_not_a_table(self.name())}"
             )
 

@@ -123,7 +123,7 @@ def test_such_a_table_is_that_of_no_default_server(monkeypatch: pytest.MonkeyPat
         (lambda: out_of.reader(SCHEMA), r"topics \(or stream\)"),
         (lambda: out_of.streamReader(SCHEMA), r"topics \(or stream\)"),
     ):
-        with pytest.raises(ConfigError, match=rf"^option {needed} is missing: .* a table: .* CREATE TEMPORARY VIEW"):
+        with pytest.raises(ConfigError, match=rf"^option {needed} is needed: .* a table: .* CREATE TEMPORARY VIEW"):
             call()
 
 
