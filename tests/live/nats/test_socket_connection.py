@@ -396,7 +396,6 @@ def readable(one: socket.socket) -> bool:
 
 
 @pytest.mark.own_server
-@pytest.mark.own_server
 def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_it_does_not(
     nats_server: NatsServer,
 ) -> None:

@@ -2,7 +2,8 @@
 
 The caller owns socket, TLS and clock. It says what happened (:meth:`ClientProtocol.connect`, ``secured``, ``receive``,
 ``tick``, ``closed``) and does what the events ask for; what it wants to send, it gets as bytes from the ``send_``
-methods. One object serves a connection and all that follow it: its subscriptions are made again.
+methods. One object serves a connection and all that follow it: its subscriptions are made again. No state is for
+draining: the PONG to a PING after UNSUB tells the caller that nothing more comes, and that all it sent was read.
 
 Credentials are written in one place, :meth:`ClientProtocol._log_in`, which is never reached in plain text where TLS was
 asked for.
