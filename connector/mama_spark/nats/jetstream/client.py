@@ -319,7 +319,7 @@ class JetStream:
         def whole() -> list[_Try]:
             return [one for one in tries if one[0] and _ends(one[0][-1]) and not one[1]()]
 
-        with connection.denials.watch(subject, lambda: told.append(True)):
+        with connection.denials.watch(subject, lambda _: told.append(True)):
             attempts.callback(
                 connection.answers.forget, connection.requests.ask(subject, orjson.dumps(body), None, frames.append)
             )

@@ -25,6 +25,7 @@ from ..error_codes import denied
 from .acks import AckColumns, BulkReader
 from .client_events import (
     FATAL,
+    TOO_MANY,
     Acked,
     Cause,
     Complaint,
@@ -310,6 +311,8 @@ class ClientProtocol:
         if (violation := denied(text)) is not None:
             return [Denied(*violation)]
         self._complaint = text
+        if text.lower().startswith(TOO_MANY) and len(self._subscriptions) > 1:  # or it closes
+            return [Complaint(text), Denied("limit", self._subscriptions.popitem()[1])]
         return [Complaint(text)]
 
     def _lose(self, cause: Cause, text: str) -> list[Event]:

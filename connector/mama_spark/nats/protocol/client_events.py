@@ -49,6 +49,9 @@ FATAL: Mapping[str, Cause] = {
     "slow consumer": Cause.SERVER,
 }
 
+#: The same, behind which the connection goes on without the subscription that was made last.
+TOO_MANY = "maximum subscriptions exceeded"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -154,9 +157,9 @@ class Ponged:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A permission violation.
+    """A permission violation, or one subscription too many.
 
-    :ivar kind: ``publish`` or ``subscription``
+    :ivar kind: ``publish``, ``subscription`` or ``limit``
     """
 
     kind: str
