@@ -407,10 +407,9 @@ def test_a_new_connection_forgets_what_was_cut() -> None:
     assert kinds(client.receive(INFO + PONG + MSG)) == [Write, Connected, Received]
 
 
-def test_lame_duck_and_the_servers_of_the_cluster_are_told() -> None:
-    (changed,) = made(State.UP).receive(info(ldm=True, connect_urls=["a:4222", "[::1]:4222"]))
+def test_the_servers_of_the_cluster_are_told() -> None:
+    (changed,) = made(State.UP).receive(info(connect_urls=["a:4222", "[::1]:4222"]))
     assert isinstance(changed, InfoChanged)
-    assert changed.info.lame_duck
     assert changed.info.connect_urls == ("a:4222", "[::1]:4222")
     assert changed.info.version_numbers == (2, 11)
 
