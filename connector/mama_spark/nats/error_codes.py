@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from mama_spark.contracts.errors import (
+    ConfigError,
     DuplicateInFlight,
     ExpectationFailed,
     NoResponders,
@@ -22,6 +23,8 @@ from mama_spark.contracts.errors import (
     Rejected,
     TooLarge,
 )
+
+from .subjects import to_allow
 
 STORE_FAILED = 10077
 NOT_BATCHED = 10205
@@ -120,3 +123,11 @@ def denied(text: str) -> tuple[str, str] | None:
 
 def not_entitled(subject: str) -> PermissionDenied:
     return PermissionDenied(f"no permission to publish to {subject!r}")
+
+
+def not_subscribed(kind: str, subject: str) -> ConfigError:
+    """The error of a subscription, by the kind of its :class:`~.protocol.client_events.Denied`."""
+    if kind == "limit":
+        too_many = "the server takes no more of them on one connection; raise max_subscriptions, of server or account"
+        return ConfigError(f"no subscription to {subject!r}: {too_many}")
+    return ConfigError(f"no permission to subscribe to {subject!r}; allow subscribe to {to_allow(subject)!r}")

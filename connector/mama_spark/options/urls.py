@@ -33,7 +33,9 @@ def urls(value: str) -> tuple[str, ...]:
         first = urls[0].split("://", 1)[0]
         shown = first if first in unknown else "" if "@" in value else sorted(unknown)[0]
         named = f"the unknown scheme {shown}://" if shown else "an unknown scheme"
-        raise ValueError(f"has {named}; known are {', '.join(sorted(SCHEMES))}")
+        instead = "; websockets are not used: name the port for clients, as nats:// or tls://"
+        known = f"known are {', '.join(sorted(SCHEMES))}{instead if shown in ('ws', 'wss') else ''}"
+        raise ValueError(f"has {named}; {known}")
     if len({SCHEMES[scheme].name for scheme in schemes}) > 1:
         raise ValueError("mixes servers of different middlewares")
     for url in urls:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -13,6 +17,7 @@ from mama_spark.contracts.bridge import EventKind, PollResult
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
+from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
@@ -28,7 +33,8 @@ MODES = [
 
 @pytest.fixture(scope="module")
 def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("mortal")) as cluster:
+    soon = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
+    with Cluster(tmp_path_factory.mktemp("mortal"), config=soon) as cluster:
         yield cluster
 
 
@@ -97,6 +103,41 @@ def test_a_killed_leader_in_flight_costs_nothing(cluster: Cluster, mode: dict[st
             driver.drain()
             held_to(driver, admin, mode, 4_000)
         fresh_message_gets_through(cluster.url, "s.new")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", MODES)
+def test_a_leader_that_announces_its_end_in_flight_costs_neither_writer_nor_reader_anything(
+    cluster: Cluster, mode: dict[str, Any]
+) -> None:
+    """Lame duck mode: it goes on until its streams have other leaders, then closes one connection after another."""
+    with Admin(cluster.url) as admin, ThreadPoolExecutor(1) as beside:
+        replicated(admin)
+        duck, read, wanted = cluster.node(leader(admin)), list[int](), [sys.maxsize]
+        with NatsLogs(NatsSettings((duck.url,)), 60.0) as logs, Driver(duck.url, window=256, **mode) as driver:
+            tail = logs.served("S").tail(0, [], "the reader")
+
+            def is_read() -> bool:
+                if (records := tail.poll()) is not None:
+                    read.extend(records.sequences.tolist())
+                return len(read) >= wanted[0]
+
+            def is_left() -> bool:
+                driver.put(["s.a"], 500)
+                return f":{duck.port}" not in driver.bridge.connected_to + logs.connection().server
+
+            reader = beside.submit(eventually, is_read, "all is read", 3 * TIMEOUT)
+            eventually(lambda: not is_left() and read, "the leader takes rows, and they are read")
+            os.kill(duck.pid, signal.SIGUSR2)
+            eventually(is_left, "its connections end")
+            driver.drain()
+            wanted[0] = driver.sent
+            held_to(driver, admin, mode, driver.sent)
+            assert reader.result()
+            assert read == list(range(1, driver.sent + 1))
+            tail.close()
+        fresh_message_gets_through(cluster.url, "s.new")
+        duck.shutdown()
 
 
 @pytest.mark.thorough

@@ -24,6 +24,7 @@ from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
+from tests.support.nats.mamasub import read
 from tests.support.nats.nats_accounts import SharedNatsCluster
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
@@ -234,6 +235,19 @@ def test_ids_of_a_column_and_dead_letters_are_stored_once(nats_server: NatsServe
     assert (first.counts.acked, first.counts.dead_lettered) == (50, 1)
     assert (again.counts.duplicates, again.counts.dead_lettered) == (50, 1)
     assert admin.info(STREAM)["state"]["messages"] == 51
+
+
+@pytest.mark.own_server(config="max_subscriptions: 1")
+def test_who_reads_where_a_connection_may_only_have_the_subscription_that_writes_need_hears_what_to_raise(
+    nats_server: NatsServer, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(nats_server.url)
+    assert query.attempt(rows(0, 10)).counts.acked == 10
+    assert "raise max_subscriptions" in str(query.attempt(rows(0, 10), attempt=1).fatal), "it reads what is stored"
+    with pytest.raises(ConfigError, match="raise max_subscriptions"):
+        read(nats_server.url, topics="once.>")
+    assert "maximum subscriptions exceeded" in caplog.text
+    assert admin.info(STREAM)["state"]["messages"] == 10
 
 
 @pytest.mark.own_server

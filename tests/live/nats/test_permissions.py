@@ -122,7 +122,7 @@ SET = {"streams": stream_range("p-{0..1}")}
             (hidden, {"ack_mode": "batch", "stream": "THERE"}, "may be replicated")
             for hidden in ("$JS.API.INFO", "$JS.API.STREAM.INFO.*")
         ),
-        ("_INBOX.>", {}, "no permission to subscribe to the inbox"),
+        ("_INBOX.>", {}, "no permission to subscribe to '_INBOX"),
         (CREATE, {"stream": "S", "create_stream": True}, "no permission to create the stream 'S'"),
         *((None, more, "; createStream=true makes") for more in ({}, SET)),
         *((CREATE, more, NOBODY_CREATES) for more in ({}, SET)),

@@ -44,6 +44,7 @@ def test_refill_follows_a_smaller_window() -> None:
         ({"dedup": "maybe"}, "true or false"),
         ({"ackMode": "bach"}, "did you mean 'batch'"),
         ({"url": "http://x"}, "unknown scheme http"),
+        ({"url": "wss://x:9222"}, "; websockets are not used: name the port for clients, as nats:// or tls://"),
         ({"url": "nats://a,memory://b"}, "different middlewares"),
         ({"url": "nats://host:99999"}, "bad port"),
         ({"url": ""}, "at least one server"),

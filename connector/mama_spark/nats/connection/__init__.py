@@ -1,1 +1,1 @@
-"""Connections to NATS servers: one that its thread drives, for publishers, and one of nats-py, for readers."""
+"""Connections to NATS servers, of publishers and readers: driven by the threads that use them."""

@@ -52,15 +52,15 @@ class ExpectedAnswers:
 
 
 class Denials:
-    """Callbacks for subjects that the permissions of a connection forbid. ``handlers`` are tried, with kind and
+    """Callbacks, with the kind, for subjects that a connection is denied. ``handlers`` are tried, with kind and
     subject, where nobody waits for the subject; True: it was this one's."""
 
     def __init__(self) -> None:
-        self._watches: list[tuple[str, Callable[[], None]]] = []
+        self._watches: list[tuple[str, Callable[[str], object]]] = []
         self.handlers: list[Callable[[str, str], bool]] = []
 
     @contextlib.contextmanager
-    def watch(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
+    def watch(self, subject: str, tell: Callable[[str], object]) -> Iterator[None]:
         watch = subject, tell
         self._watches.append(watch)
         try:
@@ -72,7 +72,7 @@ class Denials:
         """Whether anybody is concerned."""
         watching = [tell for watched, tell in list(self._watches) if watched == subject]
         for tell in watching:
-            tell()
+            tell(kind)
         return bool(watching) or any(handled(kind, subject) for handled in list(self.handlers))
 
 
@@ -85,6 +85,9 @@ class Attempts(contextlib.ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[tuple[str, bytes, int], Frame | MamaError | None] = {}
+
+    def forbid(self, key: tuple[str, bytes, int], _: str) -> None:
+        self.answers[key] = None
 
 
 class RequestConnection(Protocol):
@@ -134,7 +137,7 @@ class Requests:
             for key, (subject, payload, headers) in zip(keys, requests, strict=True):
                 if key not in mine.answers:
                     answered = partial(mine.answers.__setitem__, key)
-                    mine.enter_context(self._denials.watch(subject, partial(answered, None)))
+                    mine.enter_context(self._denials.watch(subject, partial(mine.forbid, key)))
                     try:
                         mine.callback(self._answers.forget, self.ask(subject, payload, headers, answered))
                     except MamaError as e:

@@ -8,6 +8,7 @@ connection broke is discarded, so that nothing is sent after a reconnect that th
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from mama_spark.contracts.connection_pool import require_file_descriptors
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
+from ..error_codes import not_subscribed
 from ..protocol import client_events as wire
 from ..protocol.acks import AckColumns, Reply, classify
 from ..protocol.client import Take
@@ -29,6 +31,8 @@ from ..settings import NatsSettings
 from .login import refusal
 from .requests import Denials, ExpectedAnswers, Requests
 from .socket_driver import SAYS_NOTHING, SocketDriver, Written
+
+logger = logging.getLogger("mama_spark")
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
 _FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
@@ -160,9 +164,7 @@ class SocketConnection:
             self.drive(timeout, lambda: self.up or self._is_refused())
             if not self.up:
                 raise _connect_error(self.driver, self._settings)
-            subject = self.inbox.decode() + ">"
-            if self.subscribe(subject, None, timeout) is None:
-                raise ConfigError(f"no permission to subscribe to the inbox {subject!r}: no answer would arrive")
+            self.subscribe(self.inbox.decode() + ">", None, timeout)
         except BaseException:
             self.close()
             raise
@@ -197,6 +199,10 @@ class SocketConnection:
             case wire.Denied(kind, subject):
                 if not self.denials.tell(kind, subject) and self.listener is not None:
                     self.listener.on_denied(kind, subject, True)
+            case wire.Complaint(text):
+                if self.cached(text) is None:
+                    logger.warning("%s says: %s", self.server, text)
+                self.cache(text, True)
             case wire.Lost(cause):
                 was_up, self._was_up = self._was_up, False
                 self._losses += was_up
@@ -230,23 +236,23 @@ class SocketConnection:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
 
-    def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int | None:
-        """Subscribe, and wait until the server has accepted it: the id of the subscription; None: the permissions
-        forbid it.
+    def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int:
+        """Subscribe, and wait until the server has accepted it: the id of the subscription.
 
+        :raises ConfigError: the server refuses it
         :raises Unavailable: no answer within ``timeout`` seconds
         """
         sid = self.subscribe_soon(subject, callback)
-        told: list[bool] = []
-        confirmed = False
+        kinds: list[str] = []
         try:
-            with self.denials.watch(subject, lambda: told.append(True)):
+            with self.denials.watch(subject, kinds.append):
                 self.ping(timeout)
-            confirmed = not told
-        finally:
-            if not confirmed:
-                self.unsubscribe(sid)
-        return sid if confirmed else None
+            if kinds:
+                raise not_subscribed(kinds[0], subject)
+        except BaseException:
+            self.unsubscribe(sid)
+            raise
+        return sid
 
     def subscribe_soon(
         self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None

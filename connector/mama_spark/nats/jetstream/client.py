@@ -1,7 +1,10 @@
 """Client of the JetStream API (NATS ADR-1), of direct gets, and of single acknowledged publishes (rows:
 :mod:`..publish.bridge`).
 
-Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice.
+Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice. What is read of an answer is
+read by a class of :mod:`.answers`, or as a message. Bodies of requests stay dictionaries in the API's own words: the
+server alone decides, by its version, what they may hold, and a configuration that it told is sent back with fields that
+nobody knows here.
 """
 
 from __future__ import annotations
@@ -321,7 +324,7 @@ class JetStream:
         def whole() -> list[_Try]:
             return [one for one in tries if one[0] and _ends(one[0][-1]) and not one[1]()]
 
-        with connection.denials.watch(subject, lambda: told.append(True)):
+        with connection.denials.watch(subject, lambda _: told.append(True)):
             attempts.callback(
                 connection.answers.forget, connection.requests.ask(subject, orjson.dumps(body), None, frames.append)
             )

@@ -281,7 +281,7 @@ def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[lis
     number, inbox = connection.answers.expect(hear)
     headers = {**NOBODY, "Nats-Trace-Dest": inbox.decode(), "Nats-Trace-Only": "true"}
     try:
-        with connection.denials.watch(inbox.decode(), lambda: refused.append(True)):
+        with connection.denials.watch(inbox.decode(), lambda _: refused.append(True)):
             for first in range(0, len(waiting), _ASKED_AT_ONCE):
                 some = waiting[first : first + _ASKED_AT_ONCE]
                 unheard.update(some)

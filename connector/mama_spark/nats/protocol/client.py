@@ -2,7 +2,8 @@
 
 The caller owns socket, TLS and clock. It says what happened (:meth:`ClientProtocol.connect`, ``secured``, ``receive``,
 ``tick``, ``closed``) and does what the events ask for; what it wants to send, it gets as bytes from the ``send_``
-methods. One object serves a connection and all that follow it: its subscriptions are made again.
+methods. One object serves a connection and all that follow it: its subscriptions are made again. No state is for
+draining: the PONG to a PING after UNSUB tells the caller that nothing more comes, and that all it sent was read.
 
 Credentials are written in one place, :meth:`ClientProtocol._log_in`, which is never reached in plain text where TLS was
 asked for.
@@ -24,6 +25,7 @@ from ..error_codes import denied
 from .acks import AckColumns, BulkReader
 from .client_events import (
     FATAL,
+    TOO_MANY,
     Acked,
     Cause,
     Complaint,
@@ -310,6 +312,8 @@ class ClientProtocol:
         if (violation := denied(text)) is not None:
             return [Denied(*violation)]
         self._complaint = text
+        if text.lower().startswith(TOO_MANY) and len(self._subscriptions) > 1:  # or it closes
+            return [Complaint(text), Denied("limit", self._subscriptions.popitem()[1])]
         return [Complaint(text)]
 
     def _lose(self, cause: Cause, text: str) -> list[Event]:

@@ -49,6 +49,9 @@ FATAL: Mapping[str, Cause] = {
     "slow consumer": Cause.SERVER,
 }
 
+#: The same, behind which the connection goes on without the subscription that was made last.
+TOO_MANY = "maximum subscriptions exceeded"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -58,7 +61,6 @@ class ServerInfo:
     :ivar address: host and port that it listens on
     :ivar nonce: to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
-    :ivar lame_duck: it will close its connections soon
     :ivar clustered: it has others beside it, of which one address may stand for all
     """
 
@@ -70,7 +72,6 @@ class ServerInfo:
     tls_available: bool = False
     nonce: str = ""
     connect_urls: tuple[str, ...] = ()
-    lame_duck: bool = False
     id: str = ""
     address: str = ""
     clustered: bool = False
@@ -85,13 +86,7 @@ class ServerInfo:
             raise ProtocolError("INFO holds a value of a wrong type")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= parser.MAX_MESSAGE:
             raise ProtocolError(f"INFO has max_payload {str(size)[:20]}")
-        fields = {
-            "headers": "headers",
-            "tls_required": "tls_required",
-            "tls_available": "tls_available",
-            "lame_duck": "ldm",
-        }
-        flags = {name: info.get(key) is True for name, key in fields.items()}
+        flags = {name: info.get(name) is True for name in ("headers", "tls_required", "tls_available")}
         flags["clustered"] = bool(info.get("cluster"))
         name, version, nonce, server_id = texts
         address = f"{info.get('host')}:{info.get('port')}"
@@ -154,9 +149,9 @@ class Ponged:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """A permission violation.
+    """A permission violation, or one subscription too many.
 
-    :ivar kind: ``publish`` or ``subscription``
+    :ivar kind: ``publish``, ``subscription`` or ``limit``
     """
 
     kind: str

@@ -77,7 +77,9 @@ class SilentServers:
         return since is not None and self._clock() - since < _REMEMBERED
 
     def add(self, server: Server) -> None:
-        self._since[server.address] = self._clock()
+        now = self._clock()
+        self._since = {one: since for one, since in self._since.items() if now - since < _REMEMBERED}
+        self._since[server.address] = now
 
     def discard(self, server: Server) -> None:
         self._since.pop(server.address, None)

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Acks, BridgeEvent, EventKind, Refusals
-from mama_spark.contracts.errors import MamaError, PublishError, Rejected, Unavailable
+from mama_spark.contracts.errors import MamaError, PermissionDenied, PublishError, Rejected, Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch
 
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
-from ..error_codes import not_entitled
+from ..error_codes import not_entitled, not_subscribed
 from ..protocol.acks import AckColumns, PubAck, Reply
 from ..protocol.frames import TOKEN_WIDTH
 from .ack_queue import AckQueue
@@ -120,11 +120,11 @@ class NatsAnswers:
 
     def on_denied(self, kind: str, subject: str, exact: bool) -> None:
         now = time.monotonic()
-        error = not_entitled(subject)
         if kind != "publish":
-            text = f"no permission to subscribe to {subject!r}"
-            self._queue.event(BridgeEvent(EventKind.CLOSED, text, now, None, error))
+            text = str(not_subscribed(kind, subject))
+            self._queue.event(BridgeEvent(EventKind.CLOSED, text, now, error=PermissionDenied(text)))
             return
+        error = not_entitled(subject)
         tokens = self.sent.take(subject, exact)
         if len(tokens):
             self._queue.refusals(Refusals(tokens, error, now))

@@ -30,6 +30,7 @@ from mama_spark.options.stream_names import StreamRange
 
 from ..connection.pool import POOL
 from ..connection.socket_connection import MAX_UNWRITTEN, SocketConnection
+from ..jetstream.answers import StreamInfo
 from ..jetstream.client import JetStream
 from ..jetstream.set_members import describe_load
 from ..jetstream.streams import stream_names
@@ -281,7 +282,7 @@ class NatsBridge(PublisherBridge):
         api = JetStream(lambda: connection, ANSWER_TIME, ANSWER_TIME)
 
         def last_sequence(stream: str) -> int:
-            return int(api.request(f"STREAM.INFO.{stream}")["state"]["last_seq"])
+            return StreamInfo.of(api.request(f"STREAM.INFO.{stream}")).last
 
         if not connection.up:
             return connection.why_down

@@ -22,7 +22,7 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaE
 
 from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, new_inbox
-from ..error_codes import denied
+from ..error_codes import denied, not_subscribed
 from ..protocol.acks import classify_parts
 from .nats_py_errors import from_client
 
@@ -133,9 +133,7 @@ class CallersClient:
             raise from_client(e) from e
         self._error, self._reconnects = self.client.last_error, self.client.stats["reconnects"]
         if denied(str(self._error)) == ("subscription", self._inbox_subject.lower()):
-            raise ConfigError(
-                f"no permission to subscribe to the inbox {self._inbox_subject!r}: no answer would arrive"
-            )
+            raise not_subscribed("subscription", self._inbox_subject)
         self._up = True
         self._begin("look", self._look_often())
         self._start_publishing()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
 
 from mama_spark.contracts.bridge import RequestMessage
-from mama_spark.contracts.errors import BadTopic, ConfigError, MamaError
+from mama_spark.contracts.errors import BadTopic, MamaError
 from mama_spark.contracts.topics import why_unpublishable
 
 from ..connection.requests import is_nobody
@@ -34,7 +33,7 @@ class NatsRequests:
     def request(self, topic: str, payload: bytes, inbox: int) -> None:
         _check_topic(topic)
         if self._inbox is None:
-            self._inbox = self._subscribe(f"{self._prefix}*", self._on_answer)
+            self._inbox = self._connection.subscribe(f"{self._prefix}*", self._on_answer, self._timeout)
             self._connection.denials.handlers.append(self._denied)
         self._connection.publish(topic, payload, f"{self._prefix}{inbox}".encode())
         topics = self._inbox_topics.setdefault(inbox, {})
@@ -52,7 +51,7 @@ class NatsRequests:
     def listen(self, topic: str) -> None:
         _check_topic(topic)
         if topic not in self._topics:
-            self._topics[topic] = self._subscribe(topic, self._on_request)
+            self._topics[topic] = self._connection.subscribe(topic, self._on_request, self._timeout)
 
     def unlisten(self, topic: str) -> None:
         sid = self._topics.pop(topic, None)
@@ -72,13 +71,6 @@ class NatsRequests:
         for sid in mine:
             with contextlib.suppress(MamaError):
                 self._connection.unsubscribe(sid)
-
-    def _subscribe(self, subject: str, call: Callable[[Frame], None]) -> int:
-        """:raises ConfigError: the permissions forbid it"""
-        sid = self._connection.subscribe(subject, call, self._timeout)
-        if sid is None:
-            raise ConfigError(f"no permission to subscribe to {subject!r}")
-        return sid
 
     def _denied(self, kind: str, subject: str) -> bool:
         """Attribute a denial to the oldest request to its subject that was not denied yet; False if there is none."""

@@ -15,6 +15,7 @@ import orjson
 from mama_spark.contracts.errors import ConfigError, MamaError
 
 from ..connection.socket_connection import SocketConnection, new_inbox
+from ..error_codes import not_subscribed
 from ..jetstream.consumers import delete_soon
 from ..protocol.client import Take
 from ..protocol.parser import Frame
@@ -144,9 +145,10 @@ class PullSubscription:
         self._flush_buffer()
 
     def on_denied(self, kind: str, subject: str) -> None:
-        ours, what = (self.next_subject, "publish") if kind == "publish" else (f"{self.inbox}.*", "subscribe")
-        if subject == ours:
-            self.fail(ConfigError(f"no permission to {what} to {ours}; allow {what} to {to_allow(ours)!r}"))
+        if kind == "publish" and subject == self.next_subject:
+            self.fail(ConfigError(f"no permission to publish to {subject}; allow publish to {to_allow(subject)!r}"))
+        elif kind != "publish" and subject == f"{self.inbox}.*":
+            self.fail(not_subscribed(kind, subject))
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Asked:
         self._answers: list[Frame | None] = []
         self._lost = connection.loss()
         self._ends = contextlib.ExitStack()
-        self._ends.enter_context(connection.denials.watch(self._subject, lambda: self._answers.append(None)))
+        self._ends.enter_context(connection.denials.watch(self._subject, lambda _: self._answers.append(None)))
         payload = b"" if body is None else orjson.dumps(body)
         try:
             number = connection.requests.ask(self._subject, payload, None, self._answers.append)

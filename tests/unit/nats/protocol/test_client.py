@@ -392,6 +392,17 @@ def test_subscriptions_are_made_again_at_the_next_connection() -> None:
     assert client.receive(PONG)[0] == Write(b"SUB b.> 2\r\n")
 
 
+def test_a_subscription_too_many_is_the_last_one_that_was_made_and_not_made_again() -> None:
+    client = made(State.UP)
+    for subject in ("inbox", "b", "c"):
+        client.send_subscribe(subject)
+    assert client.receive(ODD * 3)[1::2] == [Denied("limit", "c"), Denied("limit", "b")], "one is always taken"
+    assert client.send_unsubscribe(3) == b""
+    client.closed("x")
+    client.connect(0.0, lambda _: LOGIN)
+    assert client.receive(INFO + PONG)[1] == Write(b"SUB inbox 1\r\n")
+
+
 def test_a_new_connection_forgets_what_was_cut() -> None:
     client = made(State.UP)
     client.receive(b"MSG a 7 70000\r\nonly the beginning")
@@ -400,10 +411,9 @@ def test_a_new_connection_forgets_what_was_cut() -> None:
     assert kinds(client.receive(INFO + PONG + MSG)) == [Write, Connected, Received]
 
 
-def test_lame_duck_and_the_servers_of_the_cluster_are_told() -> None:
-    (changed,) = made(State.UP).receive(info(ldm=True, connect_urls=["a:4222", "[::1]:4222"]))
+def test_the_servers_of_the_cluster_are_told() -> None:
+    (changed,) = made(State.UP).receive(info(connect_urls=["a:4222", "[::1]:4222"]))
     assert isinstance(changed, InfoChanged)
-    assert changed.info.lame_duck
     assert changed.info.connect_urls == ("a:4222", "[::1]:4222")
     assert changed.info.version_numbers == (2, 11)
 

@@ -92,6 +92,8 @@ def test_a_silent_server_is_tried_last_by_all_until_it_answers() -> None:
     alone.silent()
     now = 60.0
     assert {order(seed)[2] for seed in range(20)} == {"a", "b", "c"}, "it may be back"
+    pool("d", silent=silent).silent()
+    assert list(silent._since) == ["d:4222"], "of servers that are gone nothing is kept"
 
 
 def test_after_an_outage_of_all_servers_none_is_avoided() -> None:
