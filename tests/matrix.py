@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +37,7 @@ ROWS = 1_000
 FAILED = ROWS // 100
 #: Of the write that is measured.
 MANY = 200_000
+BUCKET, KEYS = "states", 7
 LIMIT = 200
 CONTEXT = {
     "SPARK_LOCAL_IP": "127.0.0.1", "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -151,7 +153,9 @@ def write(spark: Any, url: str, folder: Path, turn: int) -> None:
 
 
 def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
-    """Packs, compression, OpenTelemetry and the report."""
+    """Packs, compression, OpenTelemetry and the report; a bucket, a broker of Malamute, the screen of ``mama top``."""
+    from tests.support.malamute.broker_process import BrokerProcess
+
     rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
         "'packs' AS topic", "concat('row ', id) AS value"
     )
@@ -160,6 +164,15 @@ def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
     writer.mode("append").save()
     found = spark.read.format("mamasub").options(url=url, topics="packs").load()
     assert found.select("value").distinct().count() == found.count() == (turn + 1) * ROWS
+    states = spark.range(KEYS).selectExpr("concat('k', id) AS key", f"'of turn {turn}' AS value")
+    states.write.format("mamapub").options(url=url, bucket=BUCKET).mode("append").save()
+    found = spark.read.format("mamasub").options(url=url, bucket=BUCKET).load()
+    assert found.selectExpr("key", "cast(value AS string)").exceptAll(states).count() == 0
+    with BrokerProcess(folder / "broker") as broker:
+        rows.write.format("mamapub").options(url=f"{broker.url}/orders").mode("append").save()
+        found = spark.read.format("mamasub").options(url=f"{broker.url}/orders").load()
+        assert found.select("value").distinct().count() == found.count() == (turn + 1) * ROWS
+    import_module("mama_spark.cli.top.app")
     report = ["mama", "report", str(folder / "packs_log"), "--output", str(folder / "report.html")]
     subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
 
@@ -230,6 +243,7 @@ def turn(folder: Path, number: int) -> None:
     from mama_spark.nats.server.nats_server import NatsServer
     from mama_spark.testing.waiting import eventually
 
+    from tests.support.nats.buckets import make
     from tests.support.nats.nats_servers import Admin
     from tests.support.spark.sink_harness import verdict
 
@@ -242,6 +256,7 @@ def turn(folder: Path, number: int) -> None:
             admin.create_stream("OUT", ["out.>"])
             admin.create_stream("PACKS", ["packs"])
             admin.create_stream("MANY", ["many"])
+            make(server.url, bucket=BUCKET)
 
         def piped(n: int) -> bool:
             return int(admin.info("OUT")["state"]["messages"]) >= n
