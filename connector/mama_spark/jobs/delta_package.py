@@ -11,16 +11,23 @@ from ..contracts.errors import ConfigError
 from . import find
 
 _IVY = ".ivy2.5.2"
+#: Of Spark.
+_RELEASES = ("4.0", "4.1", "4.2")
 
 
 def delta_package(spark: str | None = None) -> str:
-    """The package of Delta for a version of Spark (None: the installed one, or 4.2), for ``--packages``; none for 4.3
-    yet."""
+    """The package of Delta for a version of Spark (None: the installed one, or 4.2), for ``--packages``. ConfigError:
+    there is none."""
     if spark is None:
         try:
             spark = version("pyspark")
         except PackageNotFoundError:
             spark = "4.2"
+    if spark[:3] not in _RELEASES:
+        raise ConfigError(
+            f"Delta has no release for Spark {spark[:3]}: start jobs that need it with Spark {_RELEASES[-1]}; "
+            "mama report and mama audit need no Spark"
+        )
     return f"io.delta:delta-spark_{spark[:3]}_2.13:4.4.0"
 
 

@@ -19,7 +19,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from tests.data.record_formats import openmama, tango
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.spark.sink_harness import verdict
-from tests.support.spark.spark_jobs import PACKAGES, conf_file
+from tests.support.spark.spark_jobs import conf_file, delta_packages
 from tests.support.spark.standalone import StandaloneCluster, compiled, submit
 from tests.support.wheels import ROOT, bare_environment, build_wheel
 
@@ -141,7 +141,7 @@ def test_every_job_runs_on_the_cluster(
             conf = conf_file(tmp_path / f"{job}.toml", **tables[job])
             if job == "report":
                 conf.write_text(f'flight_log = "{tmp_path}/log"\n')
-            more = [*installed.more, *(PACKAGES if job in WITH_DELTA else ())]
+            more = [*installed.more, *(delta_packages() if job in WITH_DELTA else ())]
             began = time.monotonic()
             with submit(
                 cluster, tmp_path, ROOT / "jobs" / f"{job}.py", "--conf-file", str(conf),

@@ -16,12 +16,13 @@ from mama_spark.jobs import delta_package
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
-#: Two ways to bring Delta. The first starts Ivy, Spark's resolver, which takes longer than the session.
-PACKAGES = ("--packages", delta_package.delta_package())
-
-
 #: Environment of a process that starts a Spark Connect server: at any free port, where there may be another one.
 FREE_CONNECT_PORT = {"SPARK_TESTING": "1"}
+
+
+def delta_packages() -> tuple[str, str]:
+    """Brings Delta by Ivy, Spark's resolver, which takes longer to start than the session."""
+    return "--packages", delta_package.delta_package()
 
 
 def delta_jars() -> tuple[str, str]:

@@ -94,6 +94,14 @@ def test_the_package_of_delta_is_the_one_that_is_installed_and_documented() -> N
         assert set(re.findall(r"io\.delta:[\w.:-]*[\w]", path.read_text("utf-8"))) <= {package, *others}, path
 
 
+def test_a_spark_that_delta_has_no_release_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mama_spark.jobs.delta_package.version", lambda _: "4.3.0")
+    assert main(["jobs", "--delta-jars"]) == 2
+    assert "Delta has no release for Spark 4.3: start jobs that need it with Spark 4.2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--path", "publsh"], ["--copy", "publsh"]])
 def test_unknown_names_are_answered_with_those_that_there_are(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
