@@ -79,7 +79,8 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
         load_others()
     for one in MIDDLEWARES.values():
         if one.client == library:
-            bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(context, loop, client)
+            given = (context, loop) if client is None else (context, loop, client)
+            bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(*given)
             return bridge
     raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
 

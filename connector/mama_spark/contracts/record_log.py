@@ -190,10 +190,6 @@ class CurrentRecords:
         part = self.within(after, up_to)
         return MatchRange(int(part.sequences[limit - 1]), limit) if len(part) > limit else MatchRange(up_to, len(part))
 
-    def without(self, came: Sequence[Int64s]) -> Int64s:
-        """The sequences that are in none of ``came``."""
-        return np.setdiff1d(self.sequences, np.concatenate([*came, np.zeros(0, np.int64)]))
-
     def among(self, records: Records) -> Records:
         """The records of ``records`` that are current."""
         return records.take(np.flatnonzero(is_among(records.sequences, self.sequences)))

@@ -57,7 +57,8 @@ def present_parts(columns: Iterable[pa.Array]) -> list[pa.Array]:
     """Columns with parts of topics, in which an empty part is null."""
     import pyarrow.compute as pc
 
-    return [pc.if_else(pc.equal(column, ""), None, column) for column in columns]
+    found = [(column, pc.equal(column, "")) for column in columns]
+    return [pc.if_else(empty, None, column) if pc.any(empty).as_py() else column for column, empty in found]
 
 
 def join_parts(parts: Sequence[pa.Array]) -> pa.Array:

@@ -179,7 +179,7 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
         future = publisher.publish_async(harness.topic, b"x")
         publisher.start()
         error = await asyncio.to_thread(future.exception, LONG)
-        with pytest.raises(BackgroundTaskFailed, match="inbox"):
+        with pytest.raises(BackgroundTaskFailed, match="_INBOX"):
             publisher.publish_async(harness.topic, b"x")
         await asyncio.to_thread(publisher.stop)
         await client.close()

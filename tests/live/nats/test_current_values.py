@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,25 +283,14 @@ def test_what_other_limits_remove_after_a_snapshot_is_a_loss(nats_server: NatsSe
         query.batch()
 
 
-@pytest.mark.parametrize(
-    ("each", "lost", "left"),
-    [(-1, r"2 sequences 1, 2: deleted before or", [3]), (2, r"sequence 1: deleted before or", [2])],
-    ids=["without", "with a limit of each topic"],
-)
-def test_what_other_limits_remove_of_a_snapshot_is_a_loss_but_not_what_was_replaced(
-    nats_server: NatsServer, admin: Admin, each: int, lost: str, left: list[int], caplog: pytest.LogCaptureFixture
+def test_what_limits_remove_of_a_snapshot_before_it_is_read_is_current_no_more(
+    nats_server: NatsServer, admin: Admin
 ) -> None:
-    name = f"THREE{each}"
-    admin.create_stream(name, [f"{name}.>"], max_msgs=3, max_msgs_per_subject=each)
-    store(admin, name, [(f"{name}.{topic}", b"", None) for topic in "abc"])
-    options = {"topics": f"{name}.>", "latestPerTopic": "true"}
-    strict, lax = (StreamQuery(nats_server.url, failOnDataLoss=fails, **options) for fails in ("true", "false"))
-    store(admin, name, 2 * [(f"{name}.c", b"", None)])
-    with pytest.raises(DataLost, match=lost) as error:
-        strict.batch()
-    assert "They may all be of topics that it does not read" not in str(error.value)
-    assert [row["sequence"] for row in lax.batch()] == left
-    assert re.search(lost, caplog.text)
+    admin.create_stream("THREE", ["three.>"], max_msgs=3)
+    store(admin, "THREE", [(f"three.{topic}", b"", None) for topic in "abc"])
+    query = StreamQuery(nats_server.url, topics="three.>", latestPerTopic="true")
+    store(admin, "THREE", 2 * [("three.c", b"", None)])
+    assert [[row["sequence"] for row in query.batch()] for _ in range(2)] == [[3], [4, 5]]
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -345,5 +333,5 @@ def test_what_may_have_expired_before_it_was_read_is_a_loss(
     with pytest.raises(DataLost, match="sequence 2: deleted before or while they were read"):
         list(rows)
     run(kv.put("a", b"3"))
-    with pytest.raises(DataLost, match="sequence 2: removed before"):
+    with pytest.raises(DataLost, match="sequences? 2"):
         query.batch()

@@ -202,7 +202,7 @@ class SocketConnection:
             case wire.Complaint(text):
                 if self.cached(text) is None:
                     logger.warning("%s says: %s", self.server, text)
-                self.cache(text, True)
+                    self.cache(text, True)
             case wire.Lost(cause):
                 was_up, self._was_up = self._was_up, False
                 self._losses += was_up

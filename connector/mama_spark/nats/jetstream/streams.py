@@ -176,7 +176,7 @@ def create_all(api: JetStream, configs: Sequence[dict[str, Any]], settings: Nats
     common = {
         "storage": "file",
         "num_replicas": 1,
-        "duplicate_window": int(duplicate_window(settings) * 1e9),
+        "duplicate_window": round(duplicate_window(settings) * 1e9),
         # some older servers refuse, some ignore what they do not know
         **({"allow_batched": True} if api.connection().info.version_numbers >= FAST_SINCE else {}),
     }

@@ -103,6 +103,7 @@ class ClientProtocol:
         self._wants_tls, self._tls_first = tls or tls_first, tls_first
         self._bulk = None if inbox is None else BulkReader(inbox)
         self._subscriptions: dict[int, str] = {}  # by id
+        self._accepted = 0  #: the last one that the server has accepted, or refused
         self._last_sid = self._last_ping = 0
         self.deliveries: dict[int, Take] = {}
         self.state = State.LOST
@@ -116,7 +117,7 @@ class ClientProtocol:
         self._greets, self._timeout = greets, timeout
         self._secure = self.informed = False
         self._complaint = ""
-        self._pings: deque[int] = deque()  # sent and not answered; 0 = of tick
+        self._pings: deque[tuple[int, int]] = deque()  # sent and not answered (0 = of tick); last subscription before
         self._ticked = self._heard = now
         self.doubts = self._waits = self._elsewhere = False
         self._quiet = 0.0  # seconds without a byte: that somebody has waited, or since the PING
@@ -179,7 +180,7 @@ class ClientProtocol:
         if self._quiet < SILENCE and now - self._heard < PING_INTERVAL:
             return []
         self.doubts, self._quiet, self._moved = True, 0.0, None
-        self._pings.append(0)
+        self._pings.append((0, self._last_sid))
         return [Write(b"PING\r\n")]
 
     @property
@@ -301,7 +302,8 @@ class ClientProtocol:
         return [*([Write(again)] if again else []), Connected(self.info)]
 
     def _on_pong(self, frame: Frame) -> list[Event]:
-        number = self._pings.popleft() if self._pings else 0
+        number, accepted = self._pings.popleft() if self._pings else (0, 0)
+        self._accepted = max(self._accepted, accepted)
         return [Ponged(number)] if number else []
 
     def _on_error(self, frame: Frame) -> list[Event]:
@@ -312,8 +314,10 @@ class ClientProtocol:
         if (violation := denied(text)) is not None:
             return [Denied(*violation)]
         self._complaint = text
-        if text.lower().startswith(TOO_MANY) and len(self._subscriptions) > 1:  # or it closes
-            return [Complaint(text), Denied("limit", self._subscriptions.popitem()[1])]
+        last = self._pings[0][1] if self._pings else self._last_sid  # what came later is answered behind that PONG
+        refused = max((sid for sid in self._subscriptions if self._accepted < sid <= last), default=0)
+        if text.lower().startswith(TOO_MANY) and refused and len(self._subscriptions) > 1:  # or it closes
+            return [Complaint(text), Denied("limit", self._subscriptions.pop(refused))]
         return [Complaint(text)]
 
     def _lose(self, cause: Cause, text: str) -> list[Event]:
@@ -344,7 +348,7 @@ class ClientProtocol:
         """
         self._require(State.UP)
         self._last_ping += 1
-        self._pings.append(self._last_ping)
+        self._pings.append((self._last_ping, self._last_sid))
         return self._last_ping, b"PING\r\n"
 
     def send_message(

@@ -78,7 +78,7 @@ class SilentServers:
 
     def add(self, server: Server) -> None:
         now = self._clock()
-        self._since = {one: since for one, since in self._since.items() if now - since < _REMEMBERED}
+        self._since = {one: since for one, since in list(self._since.items()) if now - since < _REMEMBERED}
         self._since[server.address] = now
 
     def discard(self, server: Server) -> None:

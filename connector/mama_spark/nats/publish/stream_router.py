@@ -191,7 +191,10 @@ class StreamRouter:
         self._require_safe_dedup(stream.name)
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
-        known, wanted = stream.duplicate_window, st.duplicate_window(self.settings)
+        known = stream.duplicate_window
+        wanted = min(
+            st.duplicate_window(self.settings), (stream.limit("max_age") or 1 << 62) / 1e9
+        )  # the server's bound
         only = f"stream {stream.name!r} recognises duplicates for {known:g} s only"
         if self.settings.exactly_once and stream.replicas > 1 and known < _CUT_OFF:
             self._warn(

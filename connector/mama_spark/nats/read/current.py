@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import CurrentRecords, Records
 
 from ..jetstream.answers import StreamInfo
@@ -55,11 +54,11 @@ def read_current(
     before, last = int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
     newest = wanted.before + len(wanted) < index.count(filters, before) - index.count(filters, last)
     found = SequenceRange(0 if newest else before, last, filters, newest=newest)
-    came = list[Int64s]()
+    came = [np.zeros(0, np.int64)]
     for records in map(wanted.among, RangeReader(logs, stream, found, as_records(found))):
         came.append(records.sequences)
         yield records
-    left = wanted.without(came).tolist() if newest else []
+    left = np.setdiff1d(wanted.sequences, np.concatenate(came)).tolist() if newest else []
     for i in range(0, len(left), AT_ONCE):
         calls = [(f"STREAM.MSG.GET.{stream.name}", {"seq": one}) for one in left[i : i + AT_ONCE]]
         answers = logs.api.request_all(calls)  # what does not come is left to the changes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,6 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
-from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records, time_of
 from mama_spark.options import ReadOptions, SubscribeOptions
 from mama_spark.publishing.window.reconnecting import OutageTimer
@@ -83,22 +83,15 @@ class LogReader:
         from .message_columns import trace_column
         from .packed_rows import RowUnpacker
 
-        o, r, came = self.options, partition.range, list[Int64s]()
+        o, r = self.options, partition.range
 
         def check(found: RecordLog) -> None:
-            gaps, listed = self._gaps(found, r), partition.current
-            if listed is not None and not self.takes_newest(found, r.time):  # limits remove the oldest
-                first = found.opened.first  # newer ones replaced what is missing behind it
-                gaps = tuple((one, one) for one in listed.without(came).tolist() if one < first)
-            if gaps and gaps != partition.known_gaps:
-                why = "deleted before or while they were read"
-                self.handle_losses([Loss(r.stream, gaps, why, listed=listed is not None)])
+            if (gaps := self._gaps(found, r)) and gaps != partition.known_gaps:
+                self.handle_losses([Loss(r.stream, gaps, "deleted before or while they were read")])
 
         def read(found: RecordLog, after: int) -> Iterator[Records]:
-            for records in self.records(found, partition, after):
-                if partition.current is not None:
-                    came.append(records.sequences)
-                yield records if r.snapshot is None or o.include_deleted else self._puts(records)
+            records = self.records(found, partition, after)
+            return records if r.snapshot is None or o.include_deleted else map(self._puts, records)
 
         unpacking = RowUnpacker(o, self.columns, r.stream)
         find, span = partial(self.find, r=r), self._span(r)
@@ -134,12 +127,15 @@ class LogReader:
         return records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
 
     def _gaps(self, log: RecordLog, r: ReadRange) -> tuple[tuple[int, int], ...]:
-        """What was missing in a range when its log was opened, and was not replaced by what the query reads."""
+        """What was missing in a range when its log was opened, and was not replaced by what the query reads. Of a
+        snapshot, what is gone is current no more."""
         if r.snapshot is not None or self.takes_newest(log, r.time):
             return ()
-        gaps, first = tuple(log.missing_at_open(r.after, r.up_to)), log.opened.first
-        if gaps and self.takes_newest(log, time_of(log, log.opened, first)):
-            return tuple(gap for gap in gaps if gap[0] < first)
+        gaps = tuple(log.missing_at_open(r.after, r.up_to))
+        if gaps and self.takes_newest(log, sys.maxsize):  # perhaps: the first record that is there may tell
+            first = log.opened.first
+            if self.takes_newest(log, time_of(log, log.opened, first)):
+                return tuple(gap for gap in gaps if gap[0] < first)
         return gaps
 
     def takes_newest(self, log: RecordLog, time: int | None = None) -> bool:
@@ -204,8 +200,7 @@ class LogReader:
         """Raise DataLost or log, as ``failOnDataLoss`` says."""
         found = list(losses)
         if found and self.options.fail_on_data_loss:
-            selective = bool(self.options.topics or self.options.pattern) and not all(loss.listed for loss in found)
-            raise data_lost(found, selective=selective)
+            raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
         for loss in found:
             logger.error("mamasub: lost: %s", loss)
 

@@ -81,13 +81,11 @@ class Loss:
     """Records of one stream that the query has not read and that are gone.
 
     :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
-    :ivar listed: they are known to be of topics that the query reads
     """
 
     stream: str
     gaps: tuple[tuple[int, int], ...]
     why: str
-    listed: bool = False
 
     def __str__(self) -> str:
         if not self.gaps:

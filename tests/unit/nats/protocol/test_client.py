@@ -553,3 +553,17 @@ def test_a_million_hostile_frames_take_no_memory() -> None:
         gc.collect()
         used.append(process.memory_info().rss)
     assert used[-1] - used[1] < 16 << 20, f"memory by tenths: {[size >> 20 for size in used]} MiB"
+
+
+def test_a_subscription_that_was_accepted_or_made_later_is_not_the_one_that_is_too_many() -> None:
+    client = made(State.UP)
+    for subject in ("inbox", "accepted"):
+        client.send_subscribe(subject)
+    client.send_ping()
+    client.receive(b"PONG\r\n")
+    full = b"-ERR 'maximum subscriptions exceeded'\r\n"
+    assert [type(event) for event in client.receive(full)] == [Complaint]
+    client.send_subscribe("refused")
+    client.send_ping()
+    client.send_subscribe("later")
+    assert client.receive(full)[1:] == [Denied("limit", "refused")]
