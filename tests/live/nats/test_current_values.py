@@ -333,5 +333,5 @@ def test_what_may_have_expired_before_it_was_read_is_a_loss(
     with pytest.raises(DataLost, match="sequence 2: deleted before or while they were read"):
         list(rows)
     run(kv.put("a", b"3"))
-    with pytest.raises(DataLost, match="sequences? 2"):
+    with pytest.raises(DataLost, match=r"sequences? 2"):
         query.batch()
