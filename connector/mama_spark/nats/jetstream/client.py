@@ -47,8 +47,9 @@ _LEFT = re.compile(r"\d+")
 _AFTER_ALL = {"Nats-Expected-Last-Sequence": str(2**63 - 1)}
 _EXPECTED = re.compile(r"wrong last sequence: (\d+)")
 #: Codes by which nats-server refuses such a message, as it refuses ours, before it compares the sequence: the message
-#: exceeds ``max_msg_size``, the stream is sealed, or it counts and gets no ``Nats-Incr``.
-_STORES_NOTHING = (10054, 10109, 10169)
+#: exceeds ``max_msg_size``, the stream is sealed, it counts and gets no ``Nats-Incr``, or account or server are full. A
+#: full server whose leader is asked again and again gives up the lead each time.
+_STORES_NOTHING = (10054, 10109, 10169, 10002, 10023, 10028, 10047)
 _PAGE = 2000
 _PAGE_BYTES = 8 * 1024 * 1024
 
