@@ -45,7 +45,7 @@ class Middleware:
     :ivar property_keys: name of its bridge in ``mama.properties``; None: its name
 
     :ivar publisher_bridge: ``(o: SinkOptions) -> PublisherBridge``; with the option ``log`` ``(o, bridge of the log)``
-    :ivar attach: ``(context, loop, client) -> PublisherBridge``, through a live object of :attr:`client`
+    :ivar attach: ``(context, loop[, client]) -> PublisherBridge``, through a live object of :attr:`client`
     :ivar client: the root module of the client library that ``attach`` takes objects of
     :ivar row_codec: ``(o: SinkOptions) -> RowCodec``
     :ivar key_codec: ``(o: SinkOptions) -> RowCodec``, which makes messages of changes to the keys of ``o.bucket``

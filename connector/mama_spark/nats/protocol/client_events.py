@@ -49,7 +49,7 @@ FATAL: Mapping[str, Cause] = {
     "slow consumer": Cause.SERVER,
 }
 
-#: The same, behind which the connection goes on without the subscription that was made last.
+#: The same, behind which the connection goes on without the subscription that was one too many.
 TOO_MANY = "maximum subscriptions exceeded"
 
 

@@ -192,9 +192,8 @@ class StreamRouter:
         if stream.retention == "interest" and not stream.consumers:
             self._warn(f"stream {stream.name!r} keeps messages only for consumers, and has none: all will be dropped")
         known = stream.duplicate_window
-        wanted = min(
-            st.duplicate_window(self.settings), (stream.limit("max_age") or 1 << 62) / 1e9
-        )  # the server's bound
+        longest = (stream.limit("max_age") or 1 << 62) / 1e9  # the server takes no window above it
+        wanted = min(st.duplicate_window(self.settings), longest)
         only = f"stream {stream.name!r} recognises duplicates for {known:g} s only"
         if self.settings.exactly_once and stream.replicas > 1 and known < _CUT_OFF:
             self._warn(
