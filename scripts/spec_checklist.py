@@ -82,7 +82,7 @@ def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
 def ids_to_tests(root: Path) -> dict[str, MarkedTests]:
     """The tests that are marked with each id, in order of files and lines; suites that ship are read too."""
     found: dict[str, MarkedTests] = {}
-    for folder in (root / "tests", root / "connector" / "mama_spark" / "testing"):
+    for folder in (root / "tests", *sorted((root / "connector" / "mama_spark").rglob("testing"))):
         for path in sorted(folder.rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             if "mark.spec(" not in text:

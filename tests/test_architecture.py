@@ -62,6 +62,10 @@ class Module:
         return self.name.split("/")[0]
 
     @property
+    def test_kit(self) -> bool:
+        return "testing" in self.name.split("/")
+
+    @property
     def dotted(self) -> str:
         name = self.path.relative_to(CONNECTOR).with_suffix("").as_posix().replace("/", ".")
         return name.removesuffix(".__init__")
@@ -234,7 +238,7 @@ def test_clocks_that_can_be_set_decide_nothing() -> None:
     """How long something took, and what expires, is measured by a monotonic clock: a clock that is set by an hour must
     neither end a lease nor forget an id. The time of day stamps what is written down; a module says what it is for."""
     call = re.compile(r"\b(?:time|_?clock)\.time(?:_ns)?\(|\bdatetime\.(?:now|utcnow|today)\(")
-    texts = {module.name: module.path.read_text(encoding="utf-8") for module in ours() if module.package != "testing"}
+    texts = {module.name: module.path.read_text(encoding="utf-8") for module in ours() if not module.test_kit}
     wrong = {name for name, text in texts.items() if bool(call.search(text)) != ("# Time of day: " in text)}
     assert wrong == set(), "they read it and have no comment '# Time of day: what for.', or have one and do not"
 
@@ -250,8 +254,8 @@ def test_pyspark_is_imported_only_where_spark_is() -> None:
 
 def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
     assert [module.name for module in modules() if top(module.imports) & {"jobs", "tests", "bench"}] == []
-    product = [module for module in modules() if module.package != "testing"]
-    assert [m.name for m in product if any(n.startswith("mama_spark.testing") for n in m.imports)] == []
+    product = [module for module in modules() if not module.test_kit]
+    assert [m.name for m in product if any("testing" in name.split(".") for name in m.imports)] == []
     assert [(module.name, module.lines) for module in modules() if module.lines > 600] == []
 
 

@@ -56,7 +56,7 @@ def test_a_row_too_few_is_found(name: str, tests: dict[str, MarkedTests]) -> Non
 
 
 def test_every_test_that_a_page_names_is_there() -> None:
-    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "connector" / "mama_spark" / "testing").glob("*.py")]
+    sources = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "connector" / "mama_spark").rglob("testing/*.py")]
     files = {path.name for path in sources}
     names = {name for path in sources for name in re.findall(r"def (test_\w+)\(", path.read_text(encoding="utf-8"))}
     for page in sorted((ROOT / "docs").rglob("*.md")):

@@ -1,5 +1,5 @@
-"""Test kit for authors of a bridge, a record log, a discovery or a stream engine; needs ``mama-spark[testing]``.
+"""Test kit for authors of a bridge, a record log or a discovery; needs ``mama-spark[testing]``.
 
-The suites are classes to inherit from; ``oracle`` checks that no row is lost; ``clocks`` and ``waiting`` replace time
-limits.
+The suites are classes to inherit from; ``oracle`` checks that no row is lost; ``waiting`` replaces time limits. The kit
+for stream engines is :mod:`mama_spark.malamute.testing`.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.testing.engine_suite import EngineKind, ReadableEngineSuite
+from mama_spark.malamute.testing.engine_suite import EngineKind, ReadableEngineSuite
 
 from tests.support.malamute.stored_engine_suite import MakeEngine, StoredEngineSuite
 

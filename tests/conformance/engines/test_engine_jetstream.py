@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.malamute.broker.engines.jetstream import engine
-from mama_spark.testing.engine_suite import EngineKind, ReadableEngineSuite
+from mama_spark.malamute.testing.engine_suite import EngineKind, ReadableEngineSuite
 
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts, SharedNatsServer

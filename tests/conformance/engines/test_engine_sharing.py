@@ -14,7 +14,7 @@ from mama_spark.malamute.broker.engines.base import shared_threads
 from mama_spark.malamute.broker.engines.commands import CommandDone, EngineFailed, Report
 from mama_spark.malamute.broker.engines.engine_threads import EngineThreads, ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
-from mama_spark.testing.engine_setup import DrivenStream
+from mama_spark.malamute.testing.driven_stream import DrivenStream
 from mama_spark.testing.waiting import eventually
 
 TIMEOUT = 60.0

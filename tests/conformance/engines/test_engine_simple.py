@@ -16,8 +16,8 @@ from mama_spark.malamute.broker.engines.engine_threads import ReportSocket
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.broker.engines.subscription_index import CACHED_SUBJECTS
 from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
-from mama_spark.testing.engine_setup import TIMEOUT, DrivenStream
-from mama_spark.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
+from mama_spark.malamute.testing.driven_stream import TIMEOUT, DrivenStream
+from mama_spark.malamute.testing.engine_suite import EngineKind, EngineSetup, EngineSuite, Ref
 from mama_spark.testing.waiting import until
 
 # The simple engine passes the suite for engines; what is wrong with an engine ends its stream and nothing else

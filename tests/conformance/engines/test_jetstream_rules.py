@@ -14,8 +14,8 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.malamute.broker.engines.jetstream import engine, publisher
 from mama_spark.malamute.broker.engines.jetstream.engine import JetStreamEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
+from mama_spark.malamute.testing.driven_stream import TIMEOUT
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.engine_setup import TIMEOUT
 
 from tests.support.malamute.stored_engine_suite import MakeEngine, StoredEngineHarness, StoredEngineSuite, numbered
 from tests.support.nats.nats import account

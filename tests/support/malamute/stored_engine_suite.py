@@ -5,8 +5,8 @@
         def make(self, tmp_path):
             return lambda: MyEngine(b"st", {"folder": str(tmp_path)})
 
-:class:`~mama_spark.testing.engine_suite.EngineSuite` has the rules for every engine. Here the engine is called as its
-thread calls it, but without the thread.
+:class:`~mama_spark.malamute.testing.engine_suite.EngineSuite` has the rules for every engine. Here the engine is called
+as its thread calls it, but without the thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterator
 import pytest
 from mama_spark.malamute.broker.engines import Delivery, StreamEngine
 from mama_spark.malamute.protocol.extensions import NO_EXTENSION, AckRun, Extension, StoreOutcome
-from mama_spark.testing.engine_setup import TIMEOUT
+from mama_spark.malamute.testing.driven_stream import TIMEOUT
 
 Acks = tuple[AckRun, ...]
 MakeEngine = Callable[[], StreamEngine]

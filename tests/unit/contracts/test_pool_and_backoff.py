@@ -221,4 +221,4 @@ def test_too_few_descriptors_are_an_error_and_not_the_end_of_the_process() -> No
 
 def test_contexts_are_opened_in_one_place() -> None:
     opening = [path.name for path in CONNECTOR.rglob("*.py") if "zmq.Context()" in path.read_text(encoding="utf-8")]
-    assert sorted(opening) == ["engine_setup.py", "zmq_connections.py"]  # the former is of the test kit
+    assert sorted(opening) == ["driven_stream.py", "zmq_connections.py"]  # the former is of the test kit

@@ -24,7 +24,7 @@ from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import decode, encode
-from mama_spark.testing.engine_setup import DrivenStream
+from mama_spark.malamute.testing.driven_stream import DrivenStream
 from mama_spark.testing.waiting import eventually, until
 
 from tests.support.malamute.mlp import Peer

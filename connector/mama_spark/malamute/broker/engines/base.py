@@ -26,8 +26,8 @@ forgets it on CANCEL. The sender of a message never gets it itself, and a client
 patterns match (ML-15, ML-25). ACCEPT and the delivery have the specification's four columns; positions, ids and headers
 are additional parameters.
 
-:mod:`.registry` finds engines by name. :class:`mama_spark.testing.engine_suite.EngineSuite` tests whether an engine
-keeps these rules.
+:mod:`.registry` finds engines by name. :class:`mama_spark.malamute.testing.engine_suite.EngineSuite` tests whether an
+engine keeps these rules.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log queries that every engine with stored streams must answer (:mod:`mama_spark.malamute.protocol.log_query`).
 
-Parts of :class:`~mama_spark.testing.engine_suite.EngineSuite` and its extension for engines that answer. Each answer is
-of one moment, bounded, and of all that was accepted before it.
+Parts of :class:`~.engine_suite.EngineSuite` and its extension for engines that answer. Each answer is of one moment,
+bounded, and of all that was accepted before it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import count
 
 import pytest
 
-from ..malamute.broker.engines import engine_class
-from ..malamute.broker.engines.commands import QueryAnswered
-from ..malamute.broker.engines.log_queries import MAX_PATTERNS
-from ..malamute.protocol import commands
-from ..malamute.protocol.commands import StatusCode, StreamDeliver
-from ..malamute.protocol.extensions import NO_EXTENSION, Extension, read
-from ..malamute.protocol.log_query import LogQuery, Op, Selection, parse_numbers
-from .engine_setup import DrivenStream, EngineKind, EngineSetup, Ref
+from ..broker.engines import engine_class
+from ..broker.engines.commands import QueryAnswered
+from ..broker.engines.log_queries import MAX_PATTERNS
+from ..protocol import commands
+from ..protocol.commands import StatusCode, StreamDeliver
+from ..protocol.extensions import NO_EXTENSION, Extension, read
+from ..protocol.log_query import LogQuery, Op, Selection, parse_numbers
+from .driven_stream import DrivenStream, EngineKind, EngineSetup, Ref
 
 _FAR = 2**63 - 1
 _FETCHES = (Op.FETCH, Op.BLOCK)

@@ -10,9 +10,9 @@ from typing import Any
 
 import zmq
 
-from ..malamute.broker.engines import Delivery, StreamEngine, engine_class
-from ..malamute.broker.engines.base import shared_threads
-from ..malamute.broker.engines.commands import (
+from ..broker.engines import Delivery, StreamEngine, engine_class
+from ..broker.engines.base import shared_threads
+from ..broker.engines.commands import (
     AcceptBlock,
     AcceptMessage,
     AnswerQuery,
@@ -26,10 +26,10 @@ from ..malamute.broker.engines.commands import (
     Report,
     SyncOutcomes,
 )
-from ..malamute.broker.engines.engine_threads import EngineHandle, EngineThreads, ReportSocket
-from ..malamute.protocol.extensions import Extension
-from ..malamute.protocol.log_query import LogQuery
-from ..malamute.protocol.message_blocks import MessageBlock
+from ..broker.engines.engine_threads import EngineHandle, EngineThreads, ReportSocket
+from ..protocol.extensions import Extension
+from ..protocol.log_query import LogQuery
+from ..protocol.message_blocks import MessageBlock
 
 TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 

@@ -18,12 +18,12 @@ from collections.abc import Hashable, Iterator
 
 import pytest
 
-from ..malamute.broker.engines import Delivery
-from ..malamute.broker.engines.commands import CommandDone
-from ..malamute.protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
-from ..malamute.protocol.message_blocks import MessageBlock
-from .engine_query_suite import QueryRules, ReadableRules
-from .engine_setup import TIMEOUT, EngineKind, EngineSetup, Ref
+from ..broker.engines import Delivery
+from ..broker.engines.commands import CommandDone
+from ..protocol.extensions import NO_EXTENSION, Extension, StoreOutcome
+from ..protocol.message_blocks import MessageBlock
+from .driven_stream import TIMEOUT, EngineKind, EngineSetup, Ref
+from .log_query_rules import QueryRules, ReadableRules
 
 __all__ = ["TIMEOUT", "EngineKind", "EngineSetup", "EngineSuite", "ReadableEngineSuite", "Ref"]
 
