@@ -13,10 +13,12 @@ from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
 from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.bridge.discovery import client as discovery_client
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery, MalamuteLeases
-from mama_spark.malamute.bridge.discovery.codec import DiscoveryMessage
+from mama_spark.malamute.bridge.discovery.client import DiscoverySettings
+from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, DiscoveryMessage
 from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
+from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
@@ -94,7 +96,6 @@ def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(
         follower.until(lambda found: follower.kinds()[-1:] == [OFFLINE])
         assert isinstance(one.store, MalamuteLeases)
         before, client = len(follower.kinds()), one.store.client
-        assert client is not None
         put, first = client._put, iter([True])
 
         def interrupted(messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
@@ -183,6 +184,18 @@ def _about(found: list[DiscoveryEvent], info: str) -> list[EventRecord]:
     return [record for record in records if (record.info or "").startswith(info)]
 
 
+def test_a_warm_connection_writes_to_the_log_of_its_next_bridge(broker: BrokerHere) -> None:
+    for events in ("_MAMA_EVENTS", "orders"):
+        settings = DiscoverySettings(ConnectionSettings((broker.url,)), DiscoveryCodec(events=events))
+        bridge = MalamuteDiscovery(settings)
+        bridge.open()
+        bridge.publish_events(DESK, [events.encode()], [events])
+        begin = bridge.initial_offset("earliest")
+        found = [event.payload for some in bridge.read(begin, bridge.latest_offset(begin)) for event in some]
+        bridge.close()
+        assert found == [events.encode()]
+
+
 def test_those_who_read_or_announce_are_not_told_of(opened: Opened) -> None:
     """Else a reader would never come to an end."""
     follower = Follower(opened("reader"), readers=True)
@@ -230,9 +243,8 @@ def test_an_image_that_the_broker_has_forgotten_is_no_silence(broker: BrokerHere
     reader = opened()
     begin = reader.initial_offset("image")
     end = reader.latest_offset(begin)
-    assert reader._client is not None
     reader.publish_events(DESK, [b"e"], ["e"])
-    forget(broker.url, reader._client.bounds().last + 1)
+    forget(broker.url, reader._bounds().last + 1)
     with pytest.raises(DataLost, match="not in _MAMA_EVENTS any more"):
         list(reader.read(begin, end))
 
@@ -258,7 +270,6 @@ def test_many_sources_are_one_image_and_many_events_come_in_order(
     monkeypatch.setattr(discovery_client, "FETCH_ROWS", 200)
     one, reader = opened("one"), opened("reader")
     codec, keys = one.codec, [SourceKey(f"s{i}", i) for i in range(500)]
-    assert one._client is not None
     one._client.store([codec.record(key, b"r%d" % (key.id or 0), LASTING, 0) for key in keys])
     *sources, _ = reader.image()
     assert [c.source for c in sources] == keys

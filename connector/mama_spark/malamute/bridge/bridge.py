@@ -28,7 +28,6 @@ from mama_spark.contracts.bridge import (
 from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError, OutcomeUnknown, OutOfResources, Rejected
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.malamute.client.calls import Call, CallFailed, refused
-from mama_spark.malamute.client.connection_settings import endpoint
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.extensions import AckRun, Feature, StoreOutcome
@@ -99,10 +98,7 @@ class MalamuteBridge(PublisherBridge):
         s = self.settings
         if s.stream is None and s.dead_letters:
             raise ConfigError("dead letters need a stream for deadLetterTopic: give the option stream")
-        try:
-            pooled = POOL.checkout(s.connection, s.connect_timeout)
-        except CallFailed as e:
-            raise refused(e.code, f"{','.join(map(endpoint, s.connection.urls))}: {e}") from e
+        pooled = POOL.checkout(s.connection, s.connect_timeout)
         connection = pooled.connection
         self._carries_headers = Feature.HEADERS in connection.machine.features
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 from mama_spark.contracts.backoff import Backoff
 from mama_spark.contracts.errors import ClientClosed, ConfigError, Unavailable
-from mama_spark.malamute.client.calls import CallFailed, PendingQuery, refused
+from mama_spark.contracts.record_log import Bounds
+from mama_spark.malamute.client.calls import PendingQuery, refused
 from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.states import ClientState
 from mama_spark.malamute.protocol.commands import BadFrame, StatusCode
@@ -28,8 +30,7 @@ from mama_spark.malamute.protocol.log_query import (
 from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
 
-#: Features that the client announces: no subscriptions, so no credit.
-FEATURES = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
+T = TypeVar("T")
 #: Messages that ZeroMQ may hold: what is fetched is limited in bytes.
 _HIGH_WATER = 10_000
 _ENDED = (ClientState.CLOSED, ClientState.FAILED)
@@ -38,30 +39,41 @@ RETRY = Backoff(0.05, 0.05)
 
 
 class LogQueries:
-    """One connection for queries. One thread uses it.
+    """One connection for queries. One thread opens and closes it.
 
+    :cvar features: that the client announces: no subscriptions, so no credit
+    :cvar needs: what the broker must have of them, and what a broker without them is told
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
+    features: ClassVar[Feature] = Feature.LOG | Feature.SEQUENCE | Feature.HEADERS
+    needs: ClassVar[tuple[Feature, str]] = (
+        Feature.LOG,
+        "NOT_IMPLEMENTED: the broker at %s keeps nothing that could be read back. Reading needs mama broker with a "
+        "durable stream; other brokers of the protocol forget a message once it is delivered",
+    )
+
     def __init__(self, settings: MalamuteSettings, timeout: float) -> None:
-        connection = replace(settings.connection, features=FEATURES, high_water=_HIGH_WATER)
+        connection = replace(settings.connection, features=self.features, high_water=_HIGH_WATER)
         self.settings, self.timeout = replace(settings, connection=connection), timeout
         self._pooled: PooledConnection | None = None
 
     def open(self) -> None:
-        """:raises ConfigError: the broker refuses this client, or keeps nothing that could be read
+        """:raises ConfigError: the broker refuses this client, or lacks what is needed
         :raises Unavailable: no broker answers
         """
+        pooled = POOL.checkout(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
         try:
-            pooled = POOL.checkout(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
-        except CallFailed as e:
-            raise refused(e.code, f"{self.settings.connection}: {e}") from e
-        connection = pooled.connection
-        if Feature.LOG not in connection.machine.features:
-            text = not_implemented(connection)
-            connection.close(0.0)
-            raise ConfigError(text)
+            self._check_features(pooled.connection)
+        except ConfigError:
+            pooled.connection.close(0.0)
+            raise
         self._pooled = pooled
+
+    def _check_features(self, connection: ClientConnection) -> None:
+        needed, text = self.needs
+        if needed & ~connection.machine.features:
+            raise ConfigError(text % connection.endpoint)
 
     def close(self) -> None:
         """Never raises."""
@@ -70,14 +82,14 @@ class LogQueries:
             POOL.give_back(pooled)
 
     @property
-    def state(self) -> str:
-        return "closed" if self._pooled is None else self.connection.machine.state.value
+    def is_open(self) -> bool:
+        return self._pooled is not None
 
     @property
     def connection(self) -> ClientConnection:
         """:raises ClientClosed: not open"""
         if self._pooled is None:
-            raise ClientClosed("the log bridge is not open")
+            raise ClientClosed("the bridge is not open")
         return self._pooled.connection
 
     def ask(self, query: LogQuery) -> LogQueryAnswer:
@@ -86,17 +98,31 @@ class LogQueries:
         :raises ConfigError: the user must change something; the text says what
         :raises Unavailable: no broker answers
         """
-        return self._asked(query)[1]
+        return self.asked(query)[0]
 
-    def records(self, query: LogQuery) -> list[Sequence[bytes]]:
-        return self._asked(query)[0].records
-
-    def _asked(self, query: LogQuery) -> tuple[PendingQuery, LogQueryAnswer]:
+    def asked(self, query: LogQuery) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
+        """As :meth:`ask`, with the messages that came with the answer."""
         until = time.monotonic() + self.timeout
+
+        def attempt() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
+            pending = self.send(query, until)
+            return self.wait(pending), pending.records
+
+        return self.retried(attempt, until)
+
+    def bounds(self, stream: bytes) -> Bounds:
+        answer = self.ask(LogQuery(Op.BOUNDS, 0, stream))
+        (first, last), _ = parse_numbers(answer.body, 2)
+        return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
+
+    def retried(self, attempt: Callable[[], T], until: float) -> T:
+        """The result of the first attempt that succeeds; the next one is made when there is a connection.
+
+        :raises Unavailable: none did before this time (monotonic)
+        """
         while True:
             try:
-                pending = self.send(query, until)
-                return pending, self.wait(pending)
+                return attempt()
             except Unavailable as e:
                 self.wait_for_connection(until, e)
 
@@ -107,8 +133,8 @@ class LogQueries:
         :raises Unavailable: not connected now
         """
         connection = self.connection
-        if connection.connected and Feature.LOG not in connection.machine.features:
-            raise ConfigError(not_implemented(connection))
+        if connection.connected:
+            self._check_features(connection)
         try:
             return connection.ask(query, until)
         except BadFrame as e:
@@ -149,13 +175,6 @@ class LogQueries:
         if not connected or time.monotonic() > until:
             raise error
         time.sleep(min(RETRY.delay(0), max(0.0, until - time.monotonic())))
-
-
-def not_implemented(connection: ClientConnection) -> str:
-    return (
-        f"NOT_IMPLEMENTED: the broker at {connection.endpoint} keeps nothing that could be read back. Reading needs "
-        "mama broker with a durable stream; other brokers of the protocol forget a message once it is delivered"
-    )
 
 
 def _subject(query: LogQuery, connection: ClientConnection) -> str:

@@ -98,16 +98,13 @@ class MalamuteLog(RecordLog):
         self._name, self._stream = name, name.encode()
         if len(self._stream) > MAX_STRING or 0 in self._stream:
             raise ConfigError(f"there is no stream {name!r}: a name has at most {MAX_STRING} bytes, and no NUL")
-        answer = self._bounds()
+        answer = queries.ask(LogQuery(Op.BOUNDS, 0, self._stream))
         self._identity = answer.identity
         self._limits = parse_texts(parse_numbers(answer.body, 2)[1])
 
     @property
     def name(self) -> str:
         return self._name
-
-    def _bounds(self) -> LogQueryAnswer:
-        return self._queries.ask(LogQuery(Op.BOUNDS, 0, self._stream))
 
     def _ask(self, op: Op, *numbers: int) -> bytes:
         text = self._identity if op is Op.TRIM else b""
@@ -119,9 +116,7 @@ class MalamuteLog(RecordLog):
         return answer
 
     def bounds(self) -> Bounds:
-        answer = self._bounds()
-        (first, last), _ = parse_numbers(answer.body, 2)
-        return Bounds(first, last, answer.identity.decode("utf-8", "replace"))
+        return self._queries.bounds(self._stream)
 
     def sequence_at(self, time: int) -> int:
         return parse_numbers(self._ask(Op.AT, max(-_LARGEST, min(time, _LARGEST))), 1)[0][0]
@@ -175,7 +170,7 @@ class MalamuteLog(RecordLog):
         query = LogQuery(
             Op.STANDING, 0, self._stream, (0, _LARGEST, 1, FETCH_BYTES), b"", Selection.SUBJECTS, (subject.encode(),)
         )
-        found = self._queries.records(query)
+        _, found = self._queries.asked(query)
         return rc.records(found) if found else None
 
     def trim(self, before: int) -> None:

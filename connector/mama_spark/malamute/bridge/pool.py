@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 
 from mama_spark.contracts.errors import NotReady, PublishError, Rejected
-from mama_spark.malamute.client.calls import Call, CallFailed, passes
+from mama_spark.malamute.client.calls import Call, CallFailed, passes, refused
 from mama_spark.malamute.client.connection import ClientConnection
-from mama_spark.malamute.client.connection_settings import ConnectionSettings
+from mama_spark.malamute.client.connection_settings import ConnectionSettings, endpoint
 from mama_spark.malamute.protocol.commands import StreamWrite
 
 from ...contracts.connection_pool import ConnectionPool
@@ -127,13 +127,15 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         """An idle connection, or a new one.
 
         :raises Unavailable: no broker answers
-        :raises ConfigError: the login is refused, or a key is none
-        :raises CallFailed: the broker refuses this client
+        :raises ConfigError: the login or the client is refused, or a key is none
         """
         pooled = self.take(settings)
         if pooled is None:
             connection = ClientConnection(settings)
-            connection.open(timeout)
+            try:
+                connection.open(timeout)
+            except CallFailed as e:
+                raise refused(e.code, f"{','.join(map(endpoint, settings.urls))}: {e}") from e
             pooled = PooledConnection(connection)
         with pooled.connection.changed:
             pooled.refresh()

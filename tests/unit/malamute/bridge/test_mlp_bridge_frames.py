@@ -35,6 +35,7 @@ from mama_spark.malamute.bridge.pool import WritableStream
 from mama_spark.malamute.bridge.records import block, records
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.client.calls import Call, CallFailed, PendingQuery, passes, refused
+from mama_spark.malamute.client.connection import ClientConnection
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query as qu
 from mama_spark.malamute.protocol.commands import Ping, StatusCode, StreamDeliver, StreamSend, decode, encode
@@ -199,10 +200,11 @@ def test_only_an_internal_error_passes(code: StatusCode, monkeypatch: pytest.Mon
     refusal = CallFailed("connecting", code, b"why")
     assert type(pool.stream_error("st", refusal)) is (NotReady if may_pass else Rejected)
 
-    def refuses(settings: object, timeout: float) -> None:
+    def refuses(connection: ClientConnection, timeout: float) -> None:
+        connection.close(0.0)
         raise refusal
 
-    monkeypatch.setattr(pool.POOL, "checkout", refuses)
+    monkeypatch.setattr(ClientConnection, "open", refuses)
     queries = log_queries.LogQueries(MalamuteSettings(ConnectionSettings(("mlp://127.0.0.1:1",))), 1.0)
     with pytest.raises(MamaError, match="why") as caught:
         queries.open()

@@ -29,20 +29,17 @@ class MalamuteLeases:
     """
 
     def __init__(self, settings: DiscoverySettings) -> None:
-        self.settings, self.codec = settings, settings.codec
-        self.client: DiscoveryClient | None = None
+        self.codec, self._client = settings.codec, DiscoveryClient(settings)
 
-    def _require_client(self) -> DiscoveryClient:
-        if self.client is None:
-            client = DiscoveryClient(self.settings)
-            client.open()
-            self.client = client
-        return self.client
+    @property
+    def client(self) -> DiscoveryClient:
+        """It is open."""
+        if not self._client.is_open:
+            self._client.open()
+        return self._client
 
     def close(self) -> None:
-        client, self.client = self.client, None
-        if client is not None:
-            client.close()
+        self._client.close()
 
     def stands(self, one: Announced) -> bool:
         return _stands(one, self._current(one.source)) and self._renew(one)
@@ -62,18 +59,18 @@ class MalamuteLeases:
         ]
         if _stands(one, parts) and self._renew(one):
             return
-        runs = self._require_client().store(messages)
+        runs = self.client.store(messages)
         if any(run.outcome is StoreOutcome.DUPLICATE for run in runs) and not self._renew(one):
             # written before, and so long ago that no message tells of its end any more
             headers = [Extension(headers=message.extension.headers) for message in messages]
-            self._require_client().store([m._replace(extension=e) for m, e in zip(messages, headers, strict=True)])
+            self.client.store([m._replace(extension=e) for m, e in zip(messages, headers, strict=True)])
 
     def renew(self, one: Announced) -> bool:
         return self._renew(one, renew_every(one.ttl))
 
     def _renew(self, one: Announced, timeout: float | None = None) -> bool:
         renewals = [self.codec.renewal(part, one.source) for part in (REC, WARN)]
-        runs = self._require_client().put(renewals, timeout)
+        runs = self.client.put(renewals, timeout)
         return all(run.outcome is StoreOutcome.DUPLICATE for run in runs)
 
     def recover(self, one: Announced) -> DiscoveryEventKind:
@@ -95,11 +92,11 @@ class MalamuteLeases:
         withdrawals = [self.codec.withdrawal(REC, source, record, _sequence(rec))]
         if warn is not None and warn.has_ttl:
             withdrawals.append(self.codec.withdrawal(WARN, source, b"", warn.sequence))
-        self._require_client().store(withdrawals)
+        self.client.store(withdrawals)
 
     def _current(self, source: SourceKey) -> dict[str, StoredRecord]:
         subjects = [self.codec.subject(part, source) for part in (REC, WARN)]
-        found = {one.subject: one for one in self._require_client().current(subjects).messages}
+        found = {one.subject: one for one in self.client.current(subjects).messages}
         return {part: found[s] for part, s in zip((REC, WARN), subjects, strict=True) if s in found}
 
 
@@ -119,28 +116,23 @@ class MalamuteDiscovery(LogDiscovery):
 
     def __init__(self, settings: DiscoverySettings) -> None:
         self.settings, self.codec = settings, settings.codec
-        self._client: DiscoveryClient | None = None
+        self._client = DiscoveryClient(settings)
 
     def open(self) -> None:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
         :raises ConfigError: the broker keeps no discovery (NOT_IMPLEMENTED), or refuses us
         """
-        client = DiscoveryClient(self.settings)
-        client.open()
-        self._client = client
+        self._client.open()
 
     def close(self) -> None:
         """Announced sources are renewed for a while."""
-        client, self._client = self._client, None
         lease_keeper.release(self)
-        if client is not None:
-            client.close()
+        self._client.close()
 
-    def _require_client(self) -> DiscoveryClient:
-        if self._client is None:
+    def _check_open(self) -> None:
+        if not self._client.is_open:
             raise ClientClosed("discovery is not open")
-        return self._client
 
     @property
     def leases(self) -> LeaseKeeper:
@@ -151,12 +143,12 @@ class MalamuteDiscovery(LogDiscovery):
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)
-        self._require_client()
+        self._check_open()
         ttl = max(1, round(ttl * 1000)) / 1000  # as it is encoded
         self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        self._require_client()
+        self._check_open()
         self.leases.withdraw(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
@@ -165,21 +157,21 @@ class MalamuteDiscovery(LogDiscovery):
             DiscoveryMessage(subject, event, Extension(message_id=id_.encode()))
             for event, id_ in zip(events, ids, strict=True)
         ]
-        self._require_client().store(messages)
+        self._client.store(messages)
 
     @property
     def _log_name(self) -> str:
         return self.codec.events
 
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        return self._require_client().bounds()
+        return self._client.bounds(self.codec.events.encode())
 
     def _now(self) -> int:
         # Time of day: stamps events of its own.
         return time.time_ns() // 1000
 
     def _present(self) -> Present:
-        found = self._require_client().current()
+        found = self._client.current()
         end = DiscoveryEvent(DiscoveryEventKind.IMAGE_END, self._now(), self.codec.events)
         return Present(found.identity, found.last, [*self.codec.image(found.messages), end])
 
@@ -189,17 +181,17 @@ class MalamuteDiscovery(LogDiscovery):
             DiscoveryMessage(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
             for i, chunk in enumerate(chunks)
         ]
-        runs = self._require_client().store(messages)
+        runs = self._client.store(messages)
         return runs[0].first, runs[-1].first
 
     def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
         subject = self.codec.snapshot_subject(snapshot.token)
-        pages = self._require_client().fetch(snapshot.first - 1, snapshot.last, [subject])
+        pages = self._client.fetch(snapshot.first - 1, snapshot.last, [subject])
         return [one.content for page in pages for one in page.messages]
 
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
         expected = first
-        for page in self._require_client().fetch(first - 1, last):
+        for page in self._client.fetch(first - 1, last):
             if page.identity != identity:
                 break  # created again meanwhile: the old messages are gone
             events: list[DiscoveryEvent] = []
