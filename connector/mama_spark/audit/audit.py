@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, convert_to_deltalake
 
 from ..contracts.errors import ConfigError
-from ..contracts.headers import split_ids
 from ..contracts.message import HEADERS_TYPE, MessageBatch, fixed_width, payload_sizes
 from ..contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 from ..flightlog.reading import Row, open_log, query
 from ..flightlog.schema import TIMESTAMP
 from ..options import SubscribeOptions
 from ..packing.format import PACK
+from ..packing.pack_headers import split_ids
 from ..publishing.ids.ids import ID_END, Digests, digest
 from ..registry import log_bridge
 from .comparison import MARGIN, Comparison, FlightSelection, compare, rest_question, spans_question

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..contracts.headers import MAX_PACK_ROWS
+from ..contracts.headers import MAX_PACK_ROWS, MSG_ID
 from ..contracts.message import HEADERS_TYPE, Int64s, MessageBatch, payload_sizes
 from ..contracts.record_log import Records
 from .format import MAX_PLAIN_BYTES, PACK, PACK_BYTES, PACK_ENCODING, PACK_ROWS
@@ -156,6 +156,40 @@ def with_some_entries(headers: pa.MapArray, kept: Int64s) -> pa.MapArray:
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     starts, index = pa.array(offsets, mask=np.append(counts == 0, False)), pa.array(kept)
     return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
+
+
+def split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
+    """The ids of messages, and with ``keep`` the headers without them; null where there are none."""
+    n = len(headers)
+    offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    keys, values = headers.keys, headers.items
+    first, last = int(offsets[0]), int(offsets[-1])
+    row_of = np.repeat(np.arange(n), np.diff(offsets))
+    is_id = pc.equal(keys, MSG_ID).to_numpy(zero_copy_only=False)[first:last]
+    named = np.flatnonzero(is_id)
+    if not len(named):
+        none = pa.nulls(n, pa.string())
+        return none, headers.cast(HEADERS_TYPE) if keep else pa.nulls(n, HEADERS_TYPE)
+    lists = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    named = named[lists[named + first + 1] > lists[named + first]]  # a name without a value is no id
+    at = np.full(n, -1)
+    at[row_of[named][::-1]] = lists[named + first][::-1]  # the first one counts
+    index = pa.array(at, mask=at < 0)
+    ids = values.values.take(index)
+    if not keep:
+        return ids, pa.nulls(n, HEADERS_TYPE)
+    rest = np.flatnonzero(~is_id)
+    if not len(rest):
+        return ids, pa.nulls(n, HEADERS_TYPE)
+    take = pa.array(rest + first)
+    counts = np.bincount(row_of[rest], minlength=n)
+    left = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    starts = pa.array(left, mask=np.append(counts == 0, False))
+    return ids, pa.MapArray.from_arrays(starts, keys.take(take), values.take(take)).cast(HEADERS_TYPE)
+
+
+def one_value_lists(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
 
 
 def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from mama_spark.contracts.headers import split_ids
 from mama_spark.contracts.message import Int64s, RowDecoder
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import PUT, Records
-from mama_spark.packing.pack_headers import first_values
+from mama_spark.packing.pack_headers import first_values, split_ids
 from mama_spark.packing.unpacked import Unpacked
 
 from ..trace_column import valid_traces

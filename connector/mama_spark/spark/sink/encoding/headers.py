@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.message import HEADERS_TYPE, Bools, HeaderEntries, MessageBatch, lengths_of
-from mama_spark.packing.pack_headers import header_entries
+from mama_spark.packing.pack_headers import header_entries, one_value_lists
 
 PARENT, STATE = "traceparent", "tracestate"
 #: Bytes that a header block needs beside names and values, and an id.
@@ -27,10 +27,6 @@ def header_maps(entries: Sequence[HeaderEntries], n: int) -> pa.Array:
     offsets = np.zeros(n + 1, np.int32)
     np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets), names, values).cast(HEADERS_TYPE)
-
-
-def one_value_lists(values: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
 
 
 def part_entries(parts: pa.RecordBatch) -> list[HeaderEntries]:

@@ -12,11 +12,12 @@ from mama_spark.contracts.errors import BadRow, BadTopic, PublishError
 from mama_spark.contracts.message import HeaderEntries, Int64s, MessageBatch, RowCodec
 from mama_spark.contracts.topics import PART_HEADERS, join_parts, present_parts, topic_head
 from mama_spark.packing.json_text import json_rows
+from mama_spark.packing.pack_headers import one_value_lists
 
 from ...trace_column import valid_traces
 from ..job import ColumnPlan
 from ..stages import SinkBatch
-from .headers import header_maps, one_value_lists, part_entries
+from .headers import header_maps, part_entries
 
 
 class RowEncoder:
