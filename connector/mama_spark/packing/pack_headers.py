@@ -1,4 +1,5 @@
-"""Reads the headers of many records at once: which records are packs, of which format, and of how many rows. Pure."""
+"""Columns of headers of many records: parts of them, and which records are packs, of which format and how many rows.
+Pure."""
 
 from __future__ import annotations
 
@@ -110,10 +111,9 @@ def first_values(headers: pa.MapArray, *names: str) -> list[pa.Array]:
     if len(keys) <= FEW_HEADERS:
         return _first_of_few(len(headers), names, rows.tolist(), keys.to_pylist(), items)
     offsets = items.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    which = pc.index_in(keys, pa.array(names, keys.type)).fill_null(-1).to_numpy()
     found = []
-    for i in range(len(names)):
-        named = np.flatnonzero(which == i)
+    for name in names:
+        named = np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
         named = named[offsets[named + 1] > offsets[named]]  # a name without a value is no header
         if not len(named):
             found.append(pa.nulls(len(headers), pa.string()))
@@ -151,41 +151,44 @@ def header_entries(headers: pa.MapArray) -> tuple[Int64s, pa.Array, pa.ListArray
 
 def with_some_entries(headers: pa.MapArray, kept: Int64s) -> pa.MapArray:
     """The headers with the entries ``kept`` of :func:`header_entries` only; null where none is left."""
-    rows, keys, items = header_entries(headers)
-    counts = np.bincount(rows[kept], minlength=len(headers))
-    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    starts, index = pa.array(offsets, mask=np.append(counts == 0, False)), pa.array(kept)
-    return pa.MapArray.from_arrays(starts, keys.take(index), items.take(index)).cast(HEADERS_TYPE)
+    return _taken(len(headers), *header_entries(headers), kept)
+
+
+def _taken(n: int, rows: Int64s, keys: pa.Array, items: pa.ListArray, kept: Int64s) -> pa.MapArray:
+    index = pa.array(kept)
+    return map_of_entries(n, rows[kept], keys.take(index), items.take(index))
 
 
 def split_ids(headers: pa.MapArray, keep: bool) -> tuple[pa.Array, pa.Array]:
     """The ids of messages, and with ``keep`` the headers without them; null where there are none."""
-    n = len(headers)
-    offsets: Int64s = headers.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    keys, values = headers.keys, headers.items
-    first, last = int(offsets[0]), int(offsets[-1])
-    row_of = np.repeat(np.arange(n), np.diff(offsets))
-    is_id = pc.equal(keys, MSG_ID).to_numpy(zero_copy_only=False)[first:last]
-    named = np.flatnonzero(is_id)
-    if not len(named):
-        none = pa.nulls(n, pa.string())
-        return none, headers.cast(HEADERS_TYPE) if keep else pa.nulls(n, HEADERS_TYPE)
-    lists = values.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    named = named[lists[named + first + 1] > lists[named + first]]  # a name without a value is no id
-    at = np.full(n, -1)
-    at[row_of[named][::-1]] = lists[named + first][::-1]  # the first one counts
-    index = pa.array(at, mask=at < 0)
-    ids = values.values.take(index)
+    (ids,) = first_values(headers, MSG_ID)
     if not keep:
-        return ids, pa.nulls(n, HEADERS_TYPE)
-    rest = np.flatnonzero(~is_id)
-    if not len(rest):
-        return ids, pa.nulls(n, HEADERS_TYPE)
-    take = pa.array(rest + first)
-    counts = np.bincount(row_of[rest], minlength=n)
-    left = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-    starts = pa.array(left, mask=np.append(counts == 0, False))
-    return ids, pa.MapArray.from_arrays(starts, keys.take(take), values.take(take)).cast(HEADERS_TYPE)
+        return ids, pa.nulls(len(headers), HEADERS_TYPE)
+    rows, keys, items = header_entries(headers)
+    others = np.flatnonzero(pc.not_equal(keys, MSG_ID).to_numpy(zero_copy_only=False))
+    if len(others) == len(keys):
+        return ids, headers.cast(HEADERS_TYPE)
+    return ids, _taken(len(headers), rows, keys, items, others) if len(others) else pa.nulls(len(headers), HEADERS_TYPE)
+
+
+def map_of_entries(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.MapArray:
+    """Headers of ``n`` messages; null for a message without.
+
+    :param rows: ascending, one an entry
+    :param values: lists
+    """
+    counts = np.bincount(rows, minlength=n)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    starts = pa.array(offsets, mask=np.append(counts == 0, False))
+    return pa.MapArray.from_arrays(starts, names, values).cast(HEADERS_TYPE)
+
+
+def map_of_lines(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.MapArray | None:
+    """As :func:`map_of_entries`, of one value an entry; None: a message has a name twice."""
+    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    if len(np.unique(rows * (codes.max() + 1) + codes)) < len(rows):
+        return None
+    return map_of_entries(n, rows, names, one_value_lists(values))
 
 
 def one_value_lists(values: pa.Array) -> pa.Array:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import CorruptPack
+from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
 from mama_spark.packing.chunked_unpack import CHUNK_BYTES, CHUNK_ROWS, unpack_chunks
@@ -20,7 +21,7 @@ from mama_spark.packing.format import PACK, PACK_ROWS, PACK_TOPIC, BadPack
 from mama_spark.packing.gathering.value_lines import values_of_lines
 from mama_spark.packing.gathering.value_views import PayloadPlaces
 from mama_spark.packing.ipc import read_pack
-from mama_spark.packing.pack_headers import FEW_HEADERS, announced_rows, first_values
+from mama_spark.packing.pack_headers import FEW_HEADERS, announced_rows, first_values, split_ids
 from mama_spark.packing.packer import Rows, packed
 from mama_spark.packing.row_contents import contents_of_records, contents_of_rows, row_contents, with_topic_header
 from mama_spark.packing.unpacker import unpack
@@ -51,6 +52,22 @@ def test_first_values_of_few_and_of_many(maps: list[list[tuple[str, list[str]]] 
         for name, found, wanted in zip(NAMES, first_values(cut, *NAMES), expected, strict=True):
             assert found.type == pa.string(), name
             assert found.to_pylist() == (wanted * (len(some) // len(maps)))[skipped:], name
+
+
+@examples(60)
+@given(
+    st.lists(st.none() | st.dictionaries(st.sampled_from([MSG_ID, "a", "b"]), st.text(max_size=2)), min_size=1),
+    st.integers(0, 2),
+)
+def test_ids_and_other_headers_of_few_and_of_many(messages: list[dict[str, str] | None], skipped: int) -> None:
+    messages = (messages + messages * (FEW_HEADERS if skipped == 2 else 0))[skipped:]
+    maps = [None if one is None else [(name, [value]) for name, value in one.items()] for one in messages]
+    ids, left = split_ids(pa.array([[("before", ["x"])], *maps], HEADERS_TYPE).slice(1), keep=True)
+    assert ids.to_pylist() == [(one or {}).get(MSG_ID) for one in messages]
+    others = [[entry for entry in one or [] if entry[0] != MSG_ID] for one in maps]
+    assert [one or [] for one in left.to_pylist()] == others
+    again, none = split_ids(pa.array(maps, HEADERS_TYPE), keep=False)
+    assert (again, none.null_count, none.type) == (ids, len(messages), HEADERS_TYPE)
 
 
 # --- packs of lines are read together in one copy, and have the lines that Python's split finds -----------------------

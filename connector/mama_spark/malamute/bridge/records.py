@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.headers import MAX_HEADERS, MSG_ID, TOO_MANY_HEADERS
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s
 from mama_spark.contracts.record_log import Records
+from mama_spark.packing.pack_headers import map_of_lines
 
 #: Header under which readers find the id of a message, as on NATS.
 ID_HEADER = MSG_ID.encode()
@@ -223,18 +223,8 @@ def _grouped(
     names = pc.if_else(pa.array(is_id), pa.scalar(ID_HEADER, _BINARY), names)
     values = _text(_taken(buffer, value_at[order], value_length[order]))
     names = _text(names)
-    codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    if len(np.unique(rows * (codes.max() + 1) + codes)) < len(rows):
-        return _merged(n, rows, names, values)
-    offsets = np.zeros(n + 1, np.int32)
-    np.cumsum(np.bincount(rows, minlength=n), out=offsets[1:])
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(len(rows) + 1, dtype=np.int32)), values)
-    return _map(offsets, names, lists)
-
-
-def _map(offsets: Any, names: pa.Array, lists: pa.Array) -> pa.Array:
-    starts = pa.array(offsets, mask=np.append(np.diff(offsets) == 0, False))
-    return pa.MapArray.from_arrays(starts, names, lists).cast(HEADERS_TYPE)
+    column = map_of_lines(n, rows, names, values)
+    return _merged(n, rows, names, values) if column is None else column
 
 
 def _merged(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.Array:

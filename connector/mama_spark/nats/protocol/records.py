@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from mama_spark.contracts.headers import MAX_HEADERS, TOO_MANY_HEADERS
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s
 from mama_spark.contracts.record_log import Records
+from mama_spark.packing.pack_headers import map_of_lines
 
 from .parser import MAX_MESSAGE, ProtocolError
 
@@ -329,16 +330,8 @@ def _plain_blocks(blocks: list[bytes], rows: Int64s, n: int) -> pa.Array | None:
         return None
     parts = pc.split_pattern(entries, ":", max_splits=1).values
     names, values = parts[0::2], parts[1::2]
-    codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
-    if len(np.unique(row_of * (codes.max() + 1) + codes)) != len(codes):
-        return None
     values = pc.if_else(pc.starts_with(values, " "), pc.utf8_slice_codeunits(values, 1), values)
-    per_row = np.zeros(n, np.int64)
-    per_row[rows] = counts
-    offsets = np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(len(values) + 1, dtype=np.int32)), values)
-    empty = np.append(per_row == 0, False)
-    return pa.MapArray.from_arrays(pa.array(offsets, mask=empty), names, lists, type=HEADERS_TYPE)
+    return map_of_lines(n, rows[row_of], names, values)
 
 
 def records_up_to(records: Records, up_to: int) -> Records:
