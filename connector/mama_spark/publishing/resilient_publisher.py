@@ -2,7 +2,7 @@
 
 Messages are sent in the order in which they came; unacknowledged ones are sent again, through a new bridge where the
 old one ended. The caller waits while others wait, so memory is bounded by what it gives at once. A warning is logged
-when an obstacle begins, once a minute while it lasts, and when it is over.
+when an obstacle begins, every :data:`WARNING_INTERVAL` while it lasts, and when it is over.
 """
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
 from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
 
-from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.server_probe import SentTo, why_unfenced
 from ..jetstream.streams import NOBODY
+from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
 
