@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mama_spark
 import pytest
-from mama_spark.jobs.delta_package import delta_jars
+from mama_spark.cli.commands.jobs import delta_jars
 from mama_spark.nats.server.nats_server import NatsServer
 from pyspark.sql import SparkSession
 

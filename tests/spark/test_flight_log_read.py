@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from mama_spark.cli.commands.jobs import delta_jars
 from mama_spark.contracts.errors import FlightLogError
 from mama_spark.flightlog.commit import abort, commit
-from mama_spark.jobs.delta_package import delta_jars
 from mama_spark.spark import read_flight_log
 from mama_spark.spark.read_flight_log import flight_log
 from pyspark.sql import SparkSession

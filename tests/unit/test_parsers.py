@@ -188,7 +188,7 @@ def test_an_acknowledgement_in_bulk_is_what_it_is_alone(stream: bytes, seq: int,
     body = b'{"stream":"%b","seq":%d%b}' % (stream, seq, more)
     data = b"MSG %b%012d 1 %d\r\n%b\r\n" % (INBOX, 7, len(body), body)
     found = bulk(data * 3)
-    alone = acks.classify_parts(0, "", body)
+    alone = acks.classify(parser.Frame("MSG", 0, payload=body))
     if not found:
         return
     assert isinstance(alone, acks.PubAck)
@@ -201,6 +201,6 @@ def test_an_acknowledgement_in_bulk_is_what_it_is_alone(stream: bytes, seq: int,
 
 @pytest.mark.parametrize("body", [b'{"stream":"S","seq":18446744073709551615}', b'{"type":"ack","seq":-1,"msgs":1}'])
 def test_a_number_that_no_column_holds_is_no_acknowledgement(body: bytes) -> None:
-    found = acks.classify_parts(0, "", body)
+    found = acks.classify(parser.Frame("MSG", 0, payload=body))
     assert isinstance(found, PublishError)
     assert "unreadable acknowledgement" in found.info

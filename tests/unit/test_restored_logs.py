@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from mama_spark.cli.commands.sub import _Cursor as Cursor
+from mama_spark.cli.commands import sub
 from mama_spark.contracts.errors import OptionError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Continuity, RecordLogBridge, resume
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.logs import MemoryLogs
 from mama_spark.openmama.discovery import RecordedPeers
+from mama_spark.options import SubscribeOptions
 from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 from mama_spark.recording.log_follower import LogFollower
 from mama_spark.recording.log_position import LogPosition
@@ -103,20 +105,36 @@ def test_discovery_that_was_recorded_says_that_it_lost_its_place(one: Log) -> No
     assert lost == ["the log was deleted and created again, or restored from an older copy"]
 
 
+SHOW = SubscribeOptions.parse({"url": "memory://log", "topics": ">"})
+
+
+def begun(one: Log, where: str) -> dict[str, LogPosition]:
+    return sub.begin(MemoryLogs(one.name), replace(SHOW, stream=one.name), where)
+
+
 def test_the_command_that_shows_messages(one: Log, grown: int, capsys: pytest.CaptureFixture[str]) -> None:
-    cursor = Cursor(one.log, None)
+    shown = begun(one, "now")
     one.restore(grown)
-    assert (cursor.to(one.log).last, cursor.shown) == (grown, LEFT)
-    assert "was restored from an older copy: going on at 6" in capsys.readouterr().err
+    rows = [row["sequence"] for row in sub.new_rows(MemoryLogs(one.name), SHOW, shown)]
+    assert (rows, shown[one.name].served) == (list(range(LEFT + 1, grown + 1)), grown)
+    assert "(restored from an older copy?): going on at 6" in capsys.readouterr().err
 
 
 def test_the_command_goes_on_behind_what_is_there_where_it_does_not_know_what_it_has_shown(one: Log) -> None:
-    cursor = Cursor(one.log, READ + 1)
+    shown = begun(one, str(READ + 1))
     one.restore(READ - 2)
-    assert (cursor.to(one.log).last, cursor.shown) == (READ - 2, READ - 2)
+    assert list(sub.new_rows(MemoryLogs(one.name), SHOW, shown)) == []
+    assert shown[one.name].served == READ - 2
 
 
 def test_a_sequence_that_is_yet_to_come_is_no_log_that_went_back(one: Log) -> None:
-    assert Cursor(one.log, READ + 1).shown == READ
+    assert begun(one, str(READ + 1))[one.name].served == READ
     with pytest.raises(OptionError, match=f"--from {READ + 2}: {one.name} ends at {READ}"):
-        Cursor(one.log, READ + 2)
+        begun(one, str(READ + 2))
+
+
+def test_the_command_says_what_was_removed_before_it_was_shown(one: Log, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = begun(one, "1")
+    one.broker.delete(range(1, LEFT))
+    assert [row["sequence"] for row in sub.new_rows(MemoryLogs(one.name), SHOW, shown)] == list(range(LEFT, READ + 1))
+    assert capsys.readouterr().err == f"mama: records 1 to {LEFT - 1} are gone from the log {one.name}\n"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 MAX_STEP = 1.0  #: seconds between two looks, and of silence that the time between them counts, at most
 MAX_OVERRUN = 5.0  #: seconds: if a wait overruns its time-out by more, the process was suspended
+#: The same for a wait until a heartbeat of Tango is missed: servers send one every 9 s, and 10 s are its age at most.
+HEARTBEAT_OVERRUN = 0.5
 
 
 def silent_for(since: float, now: float) -> float:
@@ -20,6 +22,6 @@ def missed_looks(took: float) -> bool:
     return took > 1.5 * MAX_STEP
 
 
-def stood_still(took: float, meant: float) -> bool:
+def stood_still(took: float, meant: float, overrun: float = MAX_OVERRUN) -> bool:
     """Whether a wait that was meant for ``meant`` seconds took so long that the process did not run."""
-    return took > meant + MAX_OVERRUN
+    return took > meant + overrun

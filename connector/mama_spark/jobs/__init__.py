@@ -22,8 +22,6 @@ _FOLDERS = {
     "jobs": _HERE if _INSTALLED else _HERE.parents[2] / "jobs",
     "conf": _HERE / "conf" if _INSTALLED else _HERE.parents[2] / "conf",
 }
-#: Files of this package, which the wheel puts beside the jobs.
-_NOT_JOBS = ("__init__.py", "delta_package.py")
 if not _INSTALLED:
     __path__.append(str(_FOLDERS["jobs"]))
 
@@ -47,7 +45,7 @@ class Job:
 
 def jobs() -> list[Job]:
     """All jobs, read from their docstrings: to import them takes pyspark."""
-    return [_read(path) for path in sorted(_FOLDERS["jobs"].glob("*.py")) if path.name not in _NOT_JOBS]
+    return [_read(path) for path in sorted(_FOLDERS["jobs"].glob("*.py")) if path.name != "__init__.py"]
 
 
 def find(name: str) -> Job:

@@ -26,6 +26,8 @@ from mama_spark.contracts.errors import (
 
 from .subjects import to_allow
 
+#: Of an answer without payload: nobody subscribes to the subject. In an ``ApiError``: JetStream is off there.
+NO_RESPONDERS = 503
 STORE_FAILED = 10077
 NOT_BATCHED = 10205
 UNKNOWN_BATCH = 10208
@@ -108,7 +110,7 @@ def from_reply(code: int, err_code: int, description: str) -> PublishError:
 def no_responders(subject: str = "") -> NoResponders:
     """The error of an empty 503."""
     where = f"topic {subject!r}" if subject else "this topic"
-    return NoResponders(f"no stream, or no leader, takes {where} now", 503)
+    return NoResponders(f"no stream, or no leader, takes {where} now", NO_RESPONDERS)
 
 
 #: As ``%q`` of Go writes it: a quote and a backslash are escaped.

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.record_log import RecordLog, Records
-from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, SOURCE, DiscoveryRow, shown_state
+from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, SOURCE, DiscoveryRow, recorder_row, shown_state
 from mama_spark.mama.messages.omnm import BadMessage
 from mama_spark.openmama.wire.naming import NamingFrame, PeerPresence, decode_naming
 from mama_spark.openmama.wire.records import PEERS, RECORDER, MamaRecordKind, MamaRecords, decode_records
@@ -77,7 +77,6 @@ def _source(recorded: MamaRecords, row: int) -> SourceKey | None:
         return None
 
 
-RESTART, STARTED, STOPPED = "restart", "recorder_started", "recorder_stopped"
 _STATES = {
     PeerPresence.ONLINE: shown_state(None),
     PeerPresence.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
@@ -93,7 +92,7 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
     if kind == MamaRecordKind.PEER:
         row = _peer_row(recorded.body(0), int(recorded.heads["cause"][0]), change.info)
     else:
-        row = DiscoveryRow(RESTART, STARTED if kind == MamaRecordKind.STARTED else STOPPED)
+        row = recorder_row(kind == MamaRecordKind.STARTED)
     return row, int(recorded.heads["received"][0]) // 1000
 
 

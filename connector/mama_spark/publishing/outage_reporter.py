@@ -24,6 +24,18 @@ T = TypeVar("T")
 WARNING_INTERVAL = 30.0
 
 
+class WarningTimer:
+    """When to warn of what lasts: not again within :data:`WARNING_INTERVAL`. ``warned``: when that was done last."""
+
+    def __init__(self, warned: float = -math.inf) -> None:
+        self._warned = warned
+
+    def due(self, now: float) -> bool:
+        if due := now >= self._warned + WARNING_INTERVAL:
+            self._warned = now
+        return due
+
+
 class OutageReporter:
     """For the thread that sends.
 
@@ -34,7 +46,7 @@ class OutageReporter:
 
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
         self._bridge, self._loop, self._what_next, self._log_prefix = bridge, loop, what_next, log_prefix
-        self._warned = -math.inf
+        self._warnings = WarningTimer()
         self._lasts, self._before = False, FlightCounters()
         self.cause = ""
 
@@ -43,19 +55,17 @@ class OutageReporter:
         outage = self._loop.outage
         if not outage.noticed:
             if self._lasts and not outage.silent:
-                self._lasts, self._warned = False, -math.inf
+                self._lasts, self._warnings = False, WarningTimer()
                 logger.warning("%s%s", self._log_prefix, self._how_it_ended())
             return
         if not self._lasts:
             self._lasts, self._before = True, replace(self._loop.window.counters)
-        if now < self._warned + WARNING_INTERVAL:
-            return
-        self._warned = now
-        self.cause = self._find_cause()
-        logger.warning(
-            "%snothing was acknowledged for %.0f s, %d messages wait: %s; %s",
-            self._log_prefix, outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
-        )  # fmt: skip
+        if self._warnings.due(now):
+            self.cause = self._find_cause()
+            logger.warning(
+                "%snothing was acknowledged for %.0f s, %d messages wait: %s; %s",
+                self._log_prefix, outage.silent, self._loop.window.counters.unsettled, self.cause, self._what_next,
+            )  # fmt: skip
 
     def _how_it_ended(self) -> str:
         before, now = self._before, self._loop.window.counters
@@ -90,14 +100,13 @@ def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
     :param say: the warning, with one ``%s`` for the error
     :raises Unavailable: the middleware does not answer, and ``wait`` is off
     """
-    delays, warned = RECONNECT.delays(), -math.inf
+    delays, warnings = RECONNECT.delays(), WarningTimer()
     while True:
         try:
             return ask()
         except Unavailable as e:
             if not wait:
                 raise
-            if time.monotonic() >= warned + WARNING_INTERVAL:
-                warned = time.monotonic()
+            if warnings.due(time.monotonic()):
                 logger.warning(say, e)
         time.sleep(delays.next())

@@ -2,7 +2,7 @@
 
 Messages are sent in the order in which they came; unacknowledged ones are sent again, through a new bridge where the
 old one ended. The caller waits while others wait, so memory is bounded by what it gives at once. A warning is logged
-when an obstacle begins, once a minute while it lasts, and when it is over.
+when an obstacle begins, every 30 s while it lasts, and when it is over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..contracts.message import Int64s, MessageBatch
 from ..options.window import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
-from .outage_reporter import WARNING_INTERVAL
+from .outage_reporter import WarningTimer
 from .window.flight import FlightState
 from .window.flight_batch import FlightBatch, messages_of
 from .window.retry import may_resend_elsewhere
@@ -74,7 +74,7 @@ class ResilientPublisher:
         self._bridge: PublisherBridge | None = None
         self._publisher: BatchPublisher | None = None
         self._stored_once = False
-        self._warned: dict[type[MamaError], float] = {}  #: when each kind of error was logged last
+        self._warnings: dict[type[MamaError], WarningTimer] = {}  #: by the kind of error
         self.stored = 0
         self.rejected = 0
 
@@ -205,11 +205,9 @@ class ResilientPublisher:
     # --- on any thread ---
 
     def _warn(self, error: MamaError) -> None:
-        now = time.monotonic()
         with self._lock:
-            if now < self._warned.get(type(error), -WARNING_INTERVAL) + WARNING_INTERVAL:
+            if not self._warnings.setdefault(type(error), WarningTimer()).due(time.monotonic()):
                 return
-            self._warned[type(error)] = now
         logger.warning("the record log takes nothing, %d messages wait and are sent again: %s", self.waiting, error)
 
     # --- on the publisher's thread ---
@@ -234,9 +232,9 @@ class ResilientPublisher:
                 self._unsettled[place] = messages.take(np.array(sorted(resend)))
             else:
                 del self._unsettled[place]
-            over = bool(self._warned) and bool(acked.any()) and not resend
+            over = bool(self._warnings) and bool(acked.any()) and not resend
             if over:
-                self._warned.clear()
+                self._warnings.clear()
             self._lock.notify_all()
         if over:
             logger.warning("the record log takes messages again")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from ..contracts.backoff import Backoff
-from ..contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records
+from ..contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 from ..publishing.window.reconnecting import ReconnectingBridge
 from .background_task import BackgroundTask
 from .log_position import LogPosition
@@ -87,22 +87,11 @@ class LogFollower:
             stopping.wait(delays.next())
 
     def _read_new(self, log: RecordLog) -> None:
-        at = self._at
-        bounds = log.bounds_with(at.served, at.identity)
+        bounds = log.bounds_with(self._at.served, self._at.identity)
         self.newest = bounds.last
-        state, begin = at.resume(lambda: log, bounds)
-        if state is not Continuity.UNBROKEN:
-            if state is Continuity.RECREATED:
-                text = f"the log {self.stream} was deleted and made again: all of it is new"
-            elif state is Continuity.REMOVED:
-                text = (
-                    f"records {at.served + 1} to {begin - 1} are gone from the log {self.stream}, and were not served"
-                )
-            else:
-                back = f"went back behind {at.served}, which was served (restored from an older copy?)"
-                text = f"the sequences of the log {self.stream} {back}: going on at {begin}"
-            at = LogPosition(bounds.identity, begin - 1)
-            self._give(at, warning=text)
+        at, warning = self._at.in_log(log, bounds)
+        if warning:
+            self._give(at, warning=warning)
         if bounds.last <= at.served:
             return
         for records in log.read(at.served, bounds.last):

@@ -24,6 +24,20 @@ class LogPosition(NamedTuple):
         """See :func:`~mama_spark.contracts.record_log.resume`."""
         return resume(log, bounds, self.identity, self.served + 1, self.time)
 
+    def in_log(self, log: RecordLog, bounds: Bounds) -> tuple[LogPosition, str]:
+        """The position in the log as it is now, and a text about the change of the log; empty: there was none."""
+        state, begin = self.resume(lambda: log, bounds)
+        if state is Continuity.UNBROKEN:
+            return self, ""
+        if state is Continuity.RECREATED:
+            text = f"the log {log.name} was deleted and made again: all of it is new"
+        elif state is Continuity.REMOVED:
+            text = f"records {self.served + 1} to {begin - 1} are gone from the log {log.name}"
+        else:
+            back = f"went back behind {self.served} (restored from an older copy?)"
+            text = f"the sequences of the log {log.name} {back}: going on at {begin}"
+        return LogPosition(bounds.identity, begin - 1), text
+
 
 def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
     """Where to begin: at ``begin``, which is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a sequence."""

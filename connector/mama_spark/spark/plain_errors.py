@@ -64,7 +64,12 @@ def plain_errors(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def _hide_trace(error: MamaError) -> None:
-    """Let the worker send only the line of ``error``. It changes the whole process, which ends with this error."""
+    """Let the worker send only the line of ``error``. :data:`TRACEBACK` turns it off.
+
+    It changes the whole process, and is on, because this error ends the process: no other code runs in it any more,
+    and Spark asks its variable when it writes the error. Spark's own setting,
+    ``spark.sql.execution.pyspark.udf.hideTraceback.enabled``, belongs to the user's session and hides all traces.
+    """
     if not in_worker() or _is_unexpected(error) or os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return
     os.environ[_HIDE] = "1"

@@ -1,6 +1,7 @@
 """Adds up what the tasks of a write report of themselves while they publish. Pure.
 
-A report is one datagram of JSON, and has all counts of its task so far: one that is lost costs nothing.
+A report is one datagram of JSON, and has all counts of its task so far: one that is lost costs nothing. Spark has no
+way for them: accumulators, and messages to the commit, reach the driver when a task has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Metrics of a program, and their text for Prometheus."""
+"""Metrics of a program, and their text for Prometheus.
+
+Programs do not count by OpenTelemetry, as tasks do (:mod:`.task_metrics`): Prometheus asks them, so they need no
+exporter, which would add to the names and labels of the page.
+"""
 
 from __future__ import annotations
 

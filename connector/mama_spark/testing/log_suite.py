@@ -20,7 +20,7 @@ import pytest
 from ..contracts.errors import BadTopic, ConfigError
 from ..contracts.message import MessageBatch
 from ..contracts.record_log import RecordLog, RecordLogBridge, Records
-from .current_rules import CurrentRules
+from ..spark.subscribe.current_rows import current_records, last_of_each
 
 Headers = dict[str, list[str]]
 MOST_ROWS = 20_000  #: of one batch
@@ -78,7 +78,7 @@ def numbers(batches: Iterable[Records]) -> list[int]:
     return [r.sequence for r in everything(batches)]
 
 
-class LogReadingRules(CurrentRules):
+class LogReadingRules:
     """Rules of what a log gives to readers, one test each; part of :class:`LogSuite`."""
 
     @pytest.fixture
@@ -287,6 +287,33 @@ class LogReadingRules(CurrentRules):
         assert log.missing(0, last + 5) == [(1, last)]
         assert log.append(self._batch(site, 1)) == last + 1
         assert numbers(log.read(0, last + 1)) == [last + 1]
+
+    def test_what_is_current_is_the_last_record_of_each_topic(self, site: LogSetup, log: RecordLog) -> None:
+        """Where the middleware can tell. What has changed since is read as it was, for as long as it is there."""
+        if type(log).current is RecordLog.current:
+            return
+        one, two, gone, root = (f"{site.root}.{name}" for name in ("a.1", "a.2", "b", ">"))
+        log.append(MessageBatch.of([one, gone, two, one, one, two], [b"%d" % i for i in range(6)]))
+        for topics, wanted in (
+            ((), [(2, gone, b"1"), (5, one, b"4"), (6, two, b"5")]),
+            ([root], [(2, gone, b"1"), (5, one, b"4"), (6, two, b"5")]),
+            ([f"{site.root}.a.*"], [(5, one, b"4"), (6, two, b"5")]),
+            ([gone], [(2, gone, b"1")]),
+        ):
+            found = current_records(log.current(topics, payloads=False))
+            for batches in (last_of_each(log.current(topics)), log.read_current(found, topics)):
+                assert [
+                    record
+                    for some in batches
+                    for record in zip(
+                        some.sequences.tolist(), some.topics.to_pylist(), some.payloads.to_pylist(), strict=True
+                    )
+                ] == wanted
+        found = current_records(log.current())
+        log.append(MessageBatch.of([one], [b"new"]))
+        assert sorted(n for some in log.read_current(found) for n in some.sequences.tolist()) == [2, 5, 6]
+        site.delete([5])
+        assert sorted(n for some in log.read_current(found) for n in some.sequences.tolist()) == [2, 6]
 
 
 class LogSuite(LogReadingRules):

@@ -33,8 +33,9 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.error_codes import from_reply
 from mama_spark.nats.protocol import fast_batch
-from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify_parts
+from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify
 from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens
+from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -247,7 +248,7 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
 def test_malformed_inbox_responses_are_terminal(payload: bytes) -> None:
     """Whatever cannot be understood puts the batch in doubt, once."""
     batch = sent(2)
-    acked, refused = verdict(batch.reply(classify_parts(0, "", payload), 2))
+    acked, refused = verdict(batch.reply(classify(Frame("MSG", 0, payload=payload)), 2))
     assert (acked, refused) == ([], {1: OutcomeUnknown, 2: OutcomeUnknown})
     assert batch.phase is Phase.ENDED
     assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 3)) == ([], {})
@@ -260,7 +261,7 @@ def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None
     assert 0 < batch.capacity() <= MAX_MESSAGES
 
 
-@pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify_parts(0, "", b"not-json")])
+@pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify(Frame("MSG", 0, payload=b"not-json"))])
 def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
     batch = sent(3)
     batch.reply(BatchRejection(2, from_reply(503, 10077, "maximum messages exceeded")), 2)

@@ -10,7 +10,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.jetstream import answers, client
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.publishing import resilient_publisher
+from mama_spark.publishing import outage_reporter
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
@@ -81,7 +81,7 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
             assert writer.write(batch(1))
             assert writer.drain(60)
             assert not told()
-            monkeypatch.setattr(resilient_publisher, "WARNING_INTERVAL", 0.1)
+            monkeypatch.setattr(outage_reporter, "WARNING_INTERVAL", 0.1)
             admin.api("STREAM.DELETE.S")
             assert writer.write(batch(2, 3))
             eventually(lambda: len(told()) >= 3, "it warns more than once", 60)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from mama_spark import jobs
-from mama_spark.jobs import delta_package
+from mama_spark.cli.commands import jobs as jobs_command
 from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[3]
@@ -22,11 +22,11 @@ FREE_CONNECT_PORT = {"SPARK_TESTING": "1"}
 
 def delta_packages() -> tuple[str, str]:
     """Brings Delta by Ivy, Spark's resolver, which takes longer to start than the session."""
-    return "--packages", delta_package.delta_package()
+    return "--packages", jobs_command.delta_package()
 
 
 def delta_jars() -> tuple[str, str]:
-    return "--jars", ",".join(map(str, delta_package.delta_jars()))
+    return "--jars", ",".join(map(str, jobs_command.delta_jars()))
 
 
 _SETTINGS = {

@@ -18,14 +18,15 @@ from typing import Any
 
 from ...console.arguments import add_transport, options
 from ...contracts.backoff import Backoff
-from ...contracts.errors import OptionError, Unavailable
-from ...contracts.record_log import Bounds, Continuity, RecordLog, RecordLogBridge, Records, resume
+from ...contracts.errors import OptionError
+from ...contracts.record_log import RecordLogBridge, Records
 from ...options import SubscribeOptions, command
 from ...packing.chunked_unpack import unpack_chunks
 from ...packing.json_text import as_json_column
 from ...packing.unpacked import Unpacked
 from ...packing.unpacker import unpacked_as_is
-from ...publishing.window.reconnecting import OutageTimer
+from ...publishing.window.reconnecting import ReconnectingBridge
+from ...recording.log_position import LogPosition, first_position
 from ...registry import log_bridge, logs_to_read
 
 #: Between two polls, the longer the less happens: on NATS every request makes an audit advisory, of which
@@ -51,92 +52,62 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Follows until Ctrl-C, or until ``--count`` messages were shown."""
     o = options(args, SubscribeOptions, _USE, topics=args.pattern)
-    begin = _begin(args.begin)
-    for row in islice(_follow(o, begin), args.count):
-        print(_json(row) if args.json else _text(row, args.headers), flush=True)
-    return 0
+    if args.begin not in ("now", "earliest") and not args.begin.isdecimal():
+        raise OptionError(f"--from wants now, earliest or a sequence, got {args.begin!r}")
+    bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
+    left, delays = args.count, _POLL.delays()
+
+    def show_new(opened: RecordLogBridge) -> None:
+        nonlocal left
+        for row in islice(new_rows(opened, o, shown), left):
+            print(_json(row) if args.json else _text(row, args.headers), flush=True)
+            left = None if left is None else left - 1
+
+    try:
+        shown = bridge.call(lambda opened: begin(opened, o, args.begin), timeout=0.0)
+        while True:
+            before = dict(shown)
+            bridge.call(show_new)
+            if left == 0:
+                return 0
+            if shown != before:
+                delays.reset()
+            time.sleep(delays.next())
+    finally:
+        bridge.close()
 
 
-def _begin(word: str) -> int | None:
-    """First sequence to show; None = what comes from now on.
+def begin(bridge: RecordLogBridge, o: SubscribeOptions, where: str) -> dict[str, LogPosition]:
+    """The logs to show, and where to begin in each.
 
-    :raises OptionError: neither a sequence nor one of the words
-    """
-    if word in ("now", "earliest"):
-        return None if word == "now" else 1
-    if not word.isdecimal():
-        raise OptionError(f"--from wants now, earliest or a sequence, got {word!r}")
-    return int(word)
-
-
-class _Cursor:
-    """The last sequence of one log that was shown, and when its record was stored, where that is known.
-
+    :param where: ``now``, ``earliest`` or a sequence
     :raises OptionError: the sequence to begin at is yet to come
     """
-
-    def __init__(self, log: RecordLog, begin: int | None) -> None:
-        bounds = log.bounds()
-        if begin is not None and begin > bounds.last + 1:
-            raise OptionError(f"--from {begin}: {log.name} ends at {bounds.last}; now shows what comes")
-        self.name, self.identity = log.name, bounds.identity
-        self.shown, self.time = (bounds.last, bounds.time) if begin is None else (begin - 1, None)
-
-    def to(self, log: RecordLog) -> Bounds:
-        """The log as it is now: the last one to show."""
-        bounds = log.bounds_with(self.shown, self.identity)
-        state, begin = resume(lambda: log, bounds, self.identity, self.shown + 1, self.time)
-        if state is Continuity.RECREATED:
-            print(f"mama: {self.name} was deleted and made again", file=sys.stderr)
-        elif state.went_back:
-            print(f"mama: {self.name} was restored from an older copy: going on at {begin}", file=sys.stderr)
-        self.identity, self.shown = bounds.identity, begin - 1
-        return bounds
+    found = {}
+    for name in logs_to_read(o, bridge):
+        bounds = bridge.log(name).bounds()
+        if where.isdecimal() and int(where) > bounds.last + 1:
+            raise OptionError(f"--from {where}: {name} ends at {bounds.last}; now shows what comes")
+        found[name] = first_position("latest" if where == "now" else where, LogPosition(), bounds, "")
+    return found
 
 
-def _follow(o: SubscribeOptions, begin: int | None) -> Iterator[Row]:
-    """Rows as they come. Retries during an outage, up to ``waitTimeout``, unless nothing was reached at first.
-
-    :raises Unavailable: it lasts longer
-    """
-    cursors: list[_Cursor] = []
-    outage = OutageTimer(o.wait_timeout)
-    while True:
-        bridge = log_bridge(o, o.wait_timeout)
-        try:
-            bridge.open()
-            if not cursors:
-                cursors = [_Cursor(bridge.log(name), begin) for name in logs_to_read(o, bridge)]
-            delays = _POLL.delays()
-            while True:
-                outage.succeeded()
-                shown = [cursor.shown for cursor in cursors]
-                yield from _new_rows(bridge, o, cursors)
-                if shown != [cursor.shown for cursor in cursors]:
-                    delays.reset()
-                time.sleep(delays.next())
-        except Unavailable as e:
-            if not cursors:
-                raise
-            outage.wait(e)
-        finally:
-            bridge.close()
-
-
-def _new_rows(bridge: RecordLogBridge, o: SubscribeOptions, cursors: list[_Cursor]) -> Iterator[Row]:
-    for cursor in cursors:
-        log = bridge.log(cursor.name)
-        bounds = cursor.to(log)
-        last, cursor.time = bounds.last, None
-        if last > cursor.shown:
-            for records in log.read(cursor.shown, last, o.topics):
-                parts = unpack_chunks(records, as_json_column) if o.unpack else [(records, unpacked_as_is(records))]
-                for some, found in parts:
-                    for row in _rows(some, found, cursor.name):
-                        yield row
-                        cursor.shown = row["sequence"]
-            cursor.shown = last
-        cursor.time = bounds.time
+def new_rows(bridge: RecordLogBridge, o: SubscribeOptions, shown: dict[str, LogPosition]) -> Iterator[Row]:
+    """Rows behind the last one that was shown of each log; moves these on, row by row."""
+    for name, at in shown.items():
+        log = bridge.log(name)
+        bounds = log.bounds_with(at.served, at.identity)
+        shown[name], warning = at.in_log(log, bounds)
+        if warning:
+            print(f"mama: {warning}", file=sys.stderr)
+        after = shown[name].served
+        for records in log.read(after, bounds.last, o.topics) if bounds.last > after else ():
+            parts = unpack_chunks(records, as_json_column) if o.unpack else [(records, unpacked_as_is(records))]
+            for some, found in parts:
+                for row in _rows(some, found, name):
+                    yield row
+                    shown[name] = LogPosition(bounds.identity, row["sequence"])
+        shown[name] = LogPosition(bounds.identity, bounds.last, bounds.time)
 
 
 def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:

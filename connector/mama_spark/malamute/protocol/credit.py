@@ -216,7 +216,7 @@ class CreditAllocator:
 
 #: Most and least bytes of a send window.
 MAX_SEND_WINDOW, MIN_SEND_WINDOW = 8 * 1024 * 1024, 64 * 1024
-#: Bytes that a message costs in addition to its frames.
+#: Bytes that a message costs in addition to its frames: clients and broker count alike.
 MESSAGE_OVERHEAD = 256
 
 

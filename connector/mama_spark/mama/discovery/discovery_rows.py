@@ -32,6 +32,7 @@ from ..messages.status import Status
 from ..states import TransportTopicEvent
 
 SOURCE, PUBLISHER, IMAGE_END, GAP = "source", "publisher", "image_end", "gap"  #: kinds of rows, with :data:`TOPIC`
+RESTART = "restart"  #: a kind of rows of what was recorded
 
 #: Events of the kind ``source``: the new state of the source.
 SOURCE_ONLINE, SOURCE_SUSPECT, SOURCE_OFFLINE, SOURCE_UNKNOWN = "online", "suspect", "offline", "unknown"
@@ -59,6 +60,11 @@ def shown_state(expiry: DiscoveryEventKind | None, own_state: str | None = ONLIN
     if expiry is DiscoveryEventKind.SUSPECT:
         return ShownState(SOURCE_SUSPECT, own_state, SUSPECT)
     return ShownState(SOURCE_ONLINE, own_state, OK)
+
+
+def recorder_row(started: bool) -> DiscoveryRow:
+    """A recorder started or stopped."""
+    return DiscoveryRow(RESTART, "recorder_started" if started else "recorder_stopped")
 
 
 #: Columns of a known source that is missing from an image:

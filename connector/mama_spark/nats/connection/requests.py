@@ -12,9 +12,9 @@ from typing import Protocol
 from mama_spark.contracts.errors import MamaError, Unavailable
 
 from ..error_codes import no_responders
+from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame
 
-NO_RESPONDERS = 503
 _REQUEST = b"_"  #: before the number of a request: no id of a batch or token begins so
 #: A request: its subject, payload and headers.
 Request = tuple[str, bytes, dict[str, str] | None]
@@ -174,8 +174,3 @@ def _numbered(requests: Sequence[Request]) -> list[tuple[str, bytes, int]]:
         keys.append((subject, payload, seen[subject, payload]))
         seen[subject, payload] += 1
     return keys
-
-
-def is_nobody(answer: Frame) -> bool:
-    """Nobody subscribes to the subject of the request."""
-    return answer.status == NO_RESPONDERS and not answer.payload

@@ -11,6 +11,9 @@ reported as a gap. Deletions of single messages or of subjects by an operator ca
 
 **A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
 the stream of advisories, a new image.
+
+**Why the reader is not** :class:`~mama_spark.discovery.log_discovery.LogDiscovery`: its offset is a place in one log.
+On NATS it is a place in each of two streams, with a mark, and checkpoints hold such offsets.
 """
 
 from __future__ import annotations

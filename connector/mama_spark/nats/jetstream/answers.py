@@ -23,8 +23,6 @@ CREATE_FAILED = 10049
 #: JetStream is off for the account, or for the server.
 OFF = (10039, 10076)
 FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
-#: In :class:`ApiError`: no responders, so JetStream is off for the server or the account.
-NO_RESPONDERS = 503
 
 
 class ApiError(ConfigError):

@@ -23,12 +23,13 @@ from mama_spark.contracts.errors import MamaError, NoResponders, Unavailable
 from mama_spark.publishing.window.retry import may_resend
 
 from .. import error_codes
-from ..connection.requests import Attempts, Request, is_nobody
+from ..connection.requests import Attempts, Request
 from ..connection.socket_connection import SocketConnection
+from ..protocol.acks import is_nobody
 from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
-from .answers import NO_MESSAGE, NO_RESPONDERS, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
+from .answers import NO_MESSAGE, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
 from .retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
@@ -118,7 +119,7 @@ class JetStream:
         """The answer to ``$JS.API.<call>``, or to the same request below the prefix of the connection.
 
         :param timeout: seconds, instead of those of all calls
-        :param final: ``err_code`` (or :data:`NO_RESPONDERS`) of errors that are raised at once instead of retried
+        :param final: ``err_code`` (or ``NO_RESPONDERS``) of errors that are raised at once instead of retried
         :raises ApiForbidden: the permissions do not allow it
         :raises ApiError: the server answers with an error
         :raises Unavailable: no answer within the time limit
@@ -400,8 +401,8 @@ def _value(answer: dict[str, Any] | MamaError) -> dict[str, Any]:
 
 def read_answer(subject: str, answer: Frame | MamaError | None, final: Collection[int]) -> dict[str, Any]:
     """:raises MamaError: there is no answer, or it is an error"""
-    if isinstance(answer, NoResponders) and NO_RESPONDERS in final:
-        raise ApiError("nobody listens to the JetStream API", NO_RESPONDERS) from answer
+    if isinstance(answer, NoResponders) and error_codes.NO_RESPONDERS in final:
+        raise ApiError("nobody listens to the JetStream API", error_codes.NO_RESPONDERS) from answer
     if isinstance(answer, MamaError):
         raise answer
     if answer is None:

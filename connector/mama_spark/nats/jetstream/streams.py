@@ -11,6 +11,7 @@ from typing import Any
 
 from mama_spark.contracts.errors import ConfigError, MamaError, Unavailable
 
+from ..error_codes import NO_RESPONDERS
 from ..protocol.headers import EXPECTED_STREAM
 from ..protocol.parser import Frame
 from ..settings import DEFAULT_API_PREFIX, NatsSettings
@@ -18,7 +19,6 @@ from ..subjects import Filters
 from .answers import (
     CREATE_FAILED,
     FAST_SINCE,
-    NO_RESPONDERS,
     NO_STREAM,
     OFF,
     ApiError,

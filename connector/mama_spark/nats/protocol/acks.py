@@ -219,19 +219,21 @@ Reply = PubAck | BatchMemberAccepted | FlowAck | BatchGap | BatchRejection | Pub
 
 def classify(frame: parser.Frame) -> Reply:
     """Outcome of a send, from its reply; :class:`OutcomeUnknown` if the reply cannot be read."""
-    subject = next((value for name, value in frame.headers if name.lower() == "nats-subject"), "")
-    return classify_parts(frame.status, frame.status_text, frame.payload, subject)
-
-
-def classify_parts(status: int, status_text: str, payload: bytes, subject: str = "") -> Reply:
-    if status == 503 and not payload:
+    if is_nobody(frame):
+        subject = next((value for name, value in frame.headers if name.lower() == "nats-subject"), "")
         return error_codes.no_responders(subject)
-    if not payload:
-        return error_codes.from_reply(status, 0, status_text or str(status)) if status else BatchMemberAccepted()
+    if not frame.payload:
+        status = frame.status
+        return error_codes.from_reply(status, 0, frame.status_text or str(status)) if status else BatchMemberAccepted()
     try:
-        return read_reply(payload)
+        return read_reply(frame.payload)
     except AckError as e:
         return OutcomeUnknown(f"unreadable acknowledgement: {e}")
+
+
+def is_nobody(answer: parser.Frame) -> bool:
+    """Nobody subscribes to the subject of the message that this answers."""
+    return answer.status == error_codes.NO_RESPONDERS and not answer.payload
 
 
 def read_reply(payload: bytes) -> Reply:

@@ -23,7 +23,8 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaE
 from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, new_inbox
 from ..error_codes import denied, not_subscribed
-from ..protocol.acks import classify_parts
+from ..protocol.acks import classify
+from ..protocol.parser import Frame
 from .nats_py_errors import from_client
 
 T = TypeVar("T")
@@ -194,14 +195,11 @@ class CallersClient:
     async def _on_message(self, msg: Msg) -> None:
         headers = msg.headers or {}
         status = headers.get("Status", "0")
-        reply = classify_parts(
-            int(status) if status.isascii() and status.isdigit() and len(status) <= 3 else 0,
-            headers.get("Description", ""),
-            msg.data,
-            headers.get("Nats-Subject", ""),
-        )
+        number = int(status) if status.isascii() and status.isdigit() and len(status) <= 3 else 0
+        text = headers.get("Description", "")
+        frame = Frame("MSG", 0, headers=list(headers.items()), status=number, status_text=text, payload=msg.data)
         if self.listener is not None:
-            self.listener.on_reply(msg.subject.encode(), reply)
+            self.listener.on_reply(msg.subject.encode(), classify(frame))
 
     # --- what becomes of the connection ---------------------------------------------------------------------------
 

@@ -34,12 +34,12 @@ from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.contracts.bridge import OnTheWay
 from mama_spark.contracts.errors import MamaError
 from mama_spark.contracts.message import Int64s
-from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
+from mama_spark.publishing.outage_reporter import WarningTimer
 
-from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.server_probe import SentTo, why_unfenced
 from ..jetstream.streams import NOBODY
+from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame
 from ..settings import NatsSettings
 
@@ -222,7 +222,7 @@ class Fences:
             threading.Thread(target=self._probe, args=(left,), name="mama-probe", daemon=True).start()
 
     def _probe(self, left: _Left) -> None:
-        warned = self._clock()
+        warnings = WarningTimer(self._clock())
         while not self._closed.is_set() and left in self._left:
             topics = {stream: left.asked[stream] for stream in list(left.why)}
             try:
@@ -236,7 +236,7 @@ class Fences:
                     left.why[stream] = found[topic]
                 else:
                     del left.why[stream]
-            if found and self._clock() >= warned + WARNING_INTERVAL:
-                warned, why = self._clock(), next(iter(found.values()))
+            if found and warnings.due(self._clock()):
+                why = next(iter(found.values()))
                 logger.warning("%s; rows that were sent there wait until that is known (option onSilentServer)", why)
             self._closed.wait(_PROBE_AGAIN)

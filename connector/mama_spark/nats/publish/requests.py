@@ -9,9 +9,9 @@ from mama_spark.contracts.bridge import RequestMessage
 from mama_spark.contracts.errors import BadTopic, MamaError
 from mama_spark.contracts.topics import why_unpublishable
 
-from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection, new_inbox
 from ..error_codes import no_responders, not_entitled
+from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame
 
 _REMEMBERED = 4096  #: requests that may still be denied; a denial arrives within one round trip

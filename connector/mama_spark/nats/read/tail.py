@@ -18,11 +18,11 @@ from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Un
 from mama_spark.contracts.record_log import Records
 
 from .. import error_codes
-from ..connection.requests import is_nobody
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import read_answer
 from ..jetstream.consumers import KEPT, delete_soon, new_consumer
+from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame, ProtocolError
 from ..protocol.records import delivery_numbers, records_of
 from .consumer_course import ConsumerCourse, SubscriptionBroken

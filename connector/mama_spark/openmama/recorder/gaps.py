@@ -94,7 +94,10 @@ class _Numbered(NamedTuple):
 class RefusedMessages:
     """Messages whose records the log rejected, until a gap record says so there. A full log rejects gap records, too;
     their content is merged and kept until the log takes it. Consecutive numbers take the memory of one; messages
-    without numbers are one interval from 0 to 0."""
+    without numbers are one interval from 0 to 0.
+
+    Tango's recorder has a model of its own (:class:`~mama_spark.tango.log.unrecorded.PendingGaps`): its gap records
+    have one range and a number a topic, tell why, and are saved with the state."""
 
     def __init__(self) -> None:
         self._intervals: dict[_Numbered, list[tuple[int, int]]] = {}

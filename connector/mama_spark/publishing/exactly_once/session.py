@@ -25,7 +25,7 @@ from mama_spark.contracts.batch_ledger import BatchLedger, Marker, MarkerChanged
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.message import Int64s, MessageBatch, rows_by_stream
 from mama_spark.publishing.ids.ids import Digests
-from mama_spark.publishing.outage_reporter import WARNING_INTERVAL, retry_while_unavailable
+from mama_spark.publishing.outage_reporter import WarningTimer, retry_while_unavailable
 from mama_spark.publishing.window.flight_batch import StoredFlights
 from mama_spark.publishing.window.stream_ends import StreamEnds
 
@@ -197,10 +197,9 @@ class BatchSession:
         """Wait until nothing that was sent to these servers can be stored any more; Unavailable if that takes too
         long."""
         for server in servers:
-            began, warned, looks = time.monotonic(), -math.inf, _POLLS.delays()
+            began, warnings, looks = time.monotonic(), WarningTimer(), _POLLS.delays()
             while why := self._ask(partial(self._ledger.why_unfenced, name, server)):
-                now = time.monotonic()
-                if now - began >= self._rules.patience:
+                if time.monotonic() - began >= self._rules.patience:
                     if not self._rules.publish_unfenced:
                         raise Unavailable(
                             f"an attempt before this one has sent rows of partition {self._me.partition}, and {why}. "
@@ -209,8 +208,7 @@ class BatchSession:
                     logger.warning("%s; publishing the rows not found (onSilentServer=publish)", why)
                     self.unfenced = True
                     break
-                if now >= warned + WARNING_INTERVAL:
-                    warned = now
+                if warnings.due(time.monotonic()):
                     logger.warning(
                         "partition %d waits, because an attempt before this one has sent rows, and %s",
                         self._me.partition, why,

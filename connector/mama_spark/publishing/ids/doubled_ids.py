@@ -20,6 +20,7 @@ from xxhash import xxh3_128_digest
 from mama_spark.contracts.errors import DoubledId, PublishError
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 
+from .ids import counted
 from .key_table import KeyTable
 
 logger = logging.getLogger("mama_spark")
@@ -91,10 +92,6 @@ def _digests(ids: pa.Array, streams: pa.DictionaryArray | None, rejected: Reject
         ids, streams = ids.take(good), None if streams is None else streams.take(good)
     keys = ids.cast(pa.binary()).to_pylist()
     if streams is not None:
-        heads = [_counted(name.encode()) for name in streams.dictionary.to_pylist()]
+        heads = [counted(name.encode()) for name in streams.dictionary.to_pylist()]
         keys = [heads[code] + key for code, key in zip(streams.indices.to_pylist(), keys, strict=True)]
     return np.frombuffer(b"".join(map(xxh3_128_digest, keys)), np.uint8).reshape(len(keys), 16)
-
-
-def _counted(value: bytes) -> bytes:
-    return len(value).to_bytes(4, "little") + value

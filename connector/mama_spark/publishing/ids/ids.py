@@ -265,7 +265,7 @@ def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
     :param few: a loop over the rows costs less than calls for columns
     """
     names, indices = batch.topics.dictionary.to_pylist(), batch.topics.indices
-    topics = [_counted((name or "").encode()) for name in names] + [_counted(b"")]
+    topics = [counted((name or "").encode()) for name in names] + [counted(b"")]
     codes = (indices.fill_null(len(names)) if indices.null_count else indices).to_pylist()
     if batch.headers is None or batch.headers.null_count == len(batch):
         topics = [topic + bytes(4) for topic in topics]
@@ -275,11 +275,12 @@ def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
         heads = [topics[c] + h for c, h in zip(codes, headers, strict=True)]
     if batch.streams is None:
         return heads
-    streams = [_counted(name.encode()) for name in batch.streams.dictionary.to_pylist()]
+    streams = [counted(name.encode()) for name in batch.streams.dictionary.to_pylist()]
     return [streams[c] + head for c, head in zip(batch.streams.indices.to_pylist(), heads, strict=True)]
 
 
-def _counted(value: bytes) -> bytes:
+def counted(value: bytes) -> bytes:
+    """A text behind its length, so that no two lists of texts are the same bytes."""
     return _u32(len(value)) + value
 
 
@@ -296,8 +297,8 @@ def _headers_of_few(maps: pa.MapArray) -> list[bytes]:
             entry = name, tuple(values or ())
             part = known.get(entry)
             if part is None:
-                texts = [_counted(value or b"") for value in entry[1]]
-                part = known[entry] = name, _counted(name) + _u32(len(texts)) + b"".join(texts)
+                texts = [counted(value or b"") for value in entry[1]]
+                part = known[entry] = name, counted(name) + _u32(len(texts)) + b"".join(texts)
             parts.append(part)
         parts.sort(key=_BY_NAME)  # stable: equal names keep their order
         found.append(_u32(len(parts)) + b"".join([text for _, text in parts]))

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError
+from mama_spark.contracts.standstill import HEARTBEAT_OVERRUN, stood_still
 
 from ..errors import DevFailed, ServerAway, TangoError
 from . import subscription_states
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 _CALL_THREADS = 4
 _STOP_TIMEOUT, _MAX_SLEEP = 10.0, 3600.0
-#: If the keep-alive thread wakes up later than its deadline by so many seconds, the process was stopped or got no CPU.
-_STOPPED_FOR = 0.5
 
 
 class EventConsumer:
@@ -318,12 +317,12 @@ class EventConsumer:
             while not self.closed:
                 self._wakeup.clear()
                 with self._lock:
-                    was_stopped = time.monotonic() - due > _STOPPED_FOR
+                    was_stopped = stood_still(time.monotonic(), due, HEARTBEAT_OVERRUN)
                     if not was_stopped:
                         self._execute(self._machine.tick(time.monotonic()))
                     due = float("inf") if was_stopped else self._machine.next_deadline()
                 if was_stopped:  # let the receiver process waiting heartbeats before any is reported missing
-                    time.sleep(_STOPPED_FOR)
+                    time.sleep(HEARTBEAT_OVERRUN)
                 else:
                     self._wakeup.wait(min(max(0.0, due - time.monotonic()), _MAX_SLEEP))
         except Exception as error:

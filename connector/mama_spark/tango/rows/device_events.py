@@ -13,16 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.mama.discovery.discovery_rows import BAD_RECORD, GAP, SOURCE, DiscoveryRow, shown_state
 
+from ...mama.discovery.discovery_rows import BAD_RECORD, GAP, RESTART, SOURCE, DiscoveryRow, recorder_row, shown_state
 from ..events.event_codec import BadEvent, Event
 from ..events.event_codec import decode as decode_event
 from ..log.records import BadEventRecord, DecodedRecords, GapCause, RecordKind, decode, errors_of
 from ..topics import BadEventTopic, Topic, read_topic
 from ..types import AttributeConfig, DevError, EventType, InterfaceChange
 
-ATTR_CONF, INTR_CHANGE, RESTART = "attr_conf", "intr_change", "restart"
-STARTED, STOPPED, SERVER = "recorder_started", "recorder_stopped", "server"
+ATTR_CONF, INTR_CHANGE, SERVER = "attr_conf", "intr_change", "server"
 _SOURCE_STATES = {
     RecordKind.ONLINE: shown_state(None),
     RecordKind.SUSPECT: shown_state(DiscoveryEventKind.SUSPECT),
@@ -85,10 +84,6 @@ def _with_topic(topic: Topic, row: DiscoveryRow) -> DiscoveryRow:
     return row._replace(topic=str(topic), symbol=topic.attribute)
 
 
-def _recorder_row(event: str) -> Callable[[DecodedRecords], DiscoveryRow]:
-    return lambda recorded: DiscoveryRow(RESTART, event)
-
-
 def _event(recorded: DecodedRecords) -> DiscoveryRow:
     frames = [column[0] for column in recorded.frames.columns()]
     event = decode_event(frames)
@@ -133,8 +128,8 @@ _ROW_MAKERS: dict[RecordKind, Callable[[DecodedRecords], DiscoveryRow]] = {
     **dict.fromkeys(_SOURCE_STATES, _source_row),
     RecordKind.GAP: _gap,
     RecordKind.RESTART: _restart,
-    RecordKind.STARTED: _recorder_row(STARTED),
-    RecordKind.STOPPED: _recorder_row(STOPPED),
+    RecordKind.STARTED: lambda _: recorder_row(True),
+    RecordKind.STOPPED: lambda _: recorder_row(False),
     **dict.fromkeys(
         (
             RecordKind.EVENT,

@@ -235,11 +235,6 @@ class TangoEventSource(EventServer):
             channel = state.active_channel(EventType.DATA_READY)
             return self.send(self._supplier.push_data(channel, data))
 
-    def push_attr_conf_event(self, device: str, attribute: str) -> int:
-        """Send an attr_conf event with the configuration of an attribute (TG-13)."""
-        with self._lock:
-            return self._push_config(self._attribute(device, attribute))
-
     def push_interface_event(self, device: str, started: bool = False) -> int:
         """Send an interface change with the commands and attributes of a device (TG-16)."""
         with self._lock:

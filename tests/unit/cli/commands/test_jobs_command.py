@@ -9,9 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mama_spark.cli.commands.jobs import delta_package
 from mama_spark.cli.main import main
 from mama_spark.jobs import configuration_files, jobs
-from mama_spark.jobs.delta_package import delta_package
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -66,7 +66,7 @@ def test_jars_of_delta_are_those_that_spark_has_fetched(
 ) -> None:
     """In the folder of Ivy below ``HOME``; or where Java has its home, which does not follow ``HOME``."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("mama_spark.jobs.delta_package._home_of_java", lambda: tmp_path / "java")
+    monkeypatch.setattr("mama_spark.cli.commands.jobs._home_of_java", lambda: tmp_path / "java")
     assert main(["jobs", "--delta-jars"]) == 2
     ivy = tmp_path / "home" / ".ivy2.5.2"
     told = capsys.readouterr().err
@@ -97,7 +97,7 @@ def test_the_package_of_delta_is_the_one_that_is_installed_and_documented() -> N
 def test_a_spark_that_delta_has_no_release_for_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mama_spark.jobs.delta_package.version", lambda _: "4.3.0")
+    monkeypatch.setattr("mama_spark.cli.commands.jobs.version", lambda _: "4.3.0")
     assert main(["jobs", "--delta-jars"]) == 2
     assert "Delta has no release for Spark 4.3: start jobs that need it with Spark 4.2" in capsys.readouterr().err
 

@@ -10,8 +10,9 @@ import orjson
 import pytest
 from mama_spark.contracts.errors import ConfigError, NoResponders, Rejected, Unavailable
 from mama_spark.nats.connection.requests import Denials, ExpectedAnswers
+from mama_spark.nats.error_codes import NO_RESPONDERS
 from mama_spark.nats.jetstream import retry, streams
-from mama_spark.nats.jetstream.answers import NO_RESPONDERS, NO_STREAM, ApiError, ApiForbidden
+from mama_spark.nats.jetstream.answers import NO_STREAM, ApiError, ApiForbidden
 from mama_spark.nats.jetstream.client import AT_ONCE, JetStream
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.settings import NatsSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mama_spark.contracts.errors import NoResponders, PublishError, RateLimited
 from mama_spark.contracts.standstill import MAX_STEP
-from mama_spark.publishing.window.backpressure import BackpressureState
 from mama_spark.publishing.window.outage_detector import OutageDetector
+from mama_spark.publishing.window.window import BackpressureState
 
 from tests.support.tables import each
 

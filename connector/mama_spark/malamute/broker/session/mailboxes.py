@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from itertools import count
 
 from mama_spark.malamute.protocol import commands
@@ -13,7 +14,38 @@ from mama_spark.malamute.protocol.patterns import BadPattern, Pattern
 from .clients import OK, ClientSession, Connections
 from .deliveries import ClientDeliveries
 from .queues import MailboxMessage, MailboxStore
-from .services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    client: Hashable
+    pattern: Pattern
+
+
+class Services:
+    """Offers of services, and which worker gets the next request."""
+
+    def __init__(self) -> None:
+        self._offers: dict[bytes, list[_Offer]] = {}
+
+    def offer(self, client: Hashable, service: bytes, pattern: Pattern) -> None:
+        """The client must not have made the offer before."""
+        self._offers.setdefault(service, []).append(_Offer(client, pattern))
+
+    def choose(self, service: bytes, subject: bytes) -> Hashable | None:
+        """The client of the first offer that matches, which moves to the end (round robin); None if there is none."""
+        offers = self._offers.get(service, [])
+        for i, offer in enumerate(offers):
+            if offer.pattern.search(subject):
+                offers.append(offers.pop(i))
+                return offer.client
+        return None
+
+    def withdraw(self, client: Hashable) -> None:
+        for service, offers in list(self._offers.items()):
+            offers[:] = [o for o in offers if o.client is not client]
+            if not offers:
+                del self._offers[service]
 
 
 class Mailboxes:

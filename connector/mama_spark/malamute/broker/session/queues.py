@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from mama_spark.malamute.protocol.patterns import Pattern
 
-from .settings import OVERHEAD, Limits, Overflow
+from .settings import LETTER_OVERHEAD, Limits, Overflow
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class MailboxMessage:
     @property
     def cost(self) -> int:
         """Approximate bytes of memory."""
-        return self.size + OVERHEAD
+        return self.size + LETTER_OVERHEAD
 
 
 class MailboxStore:
@@ -147,7 +147,7 @@ class MailboxStore:
         """Store the message; returns the messages dropped for it, which may include it."""
         limits = self.limits
         queue = self._queues.get(message.address)
-        if limits.total is not None and self.size + OVERHEAD * self._count + message.cost > limits.total:
+        if limits.total is not None and self.size + LETTER_OVERHEAD * self._count + message.cost > limits.total:
             return [message]
         if queue is None:
             if len(self._queues) >= limits.count:

@@ -10,8 +10,9 @@ from mama_spark.options.declare import option
 from mama_spark.options.times import duration_or_none
 from mama_spark.options.values import byte_size, integer, member
 
-#: Approximate memory in bytes that a waiting message costs in addition to its content.
-OVERHEAD = 512
+#: Approximate memory in bytes of a waiting message besides its content. Addresses, subject and tracker are in it: it is
+#: more than :data:`.credit.MESSAGE_OVERHEAD`, which comes on top of all frames.
+LETTER_OVERHEAD = 512
 
 
 class Overflow(StrEnum):
@@ -32,7 +33,7 @@ class EngineBacklogPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of content: of one mailbox or service (``each``), and of all, plus :data:`OVERHEAD` a message
+    """Bytes of content: of one mailbox or service (``each``), and of all, plus :data:`LETTER_OVERHEAD` a message
     (``total``)."""
 
     each: int | None = option(

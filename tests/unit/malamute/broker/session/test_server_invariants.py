@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.malamute.broker.engines.ack_tracker import AckTracker
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
-from mama_spark.malamute.broker.session.settings import OVERHEAD, Limits, Overflow
+from mama_spark.malamute.broker.session.settings import LETTER_OVERHEAD, Limits, Overflow
 from mama_spark.malamute.broker.session.state_machine import ServerMachine
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Error, Ok, encode
@@ -86,7 +86,7 @@ OPENED_AGAIN = [("a", encode(wire.Open()))] * 3 + [("b", [b"\xaa\xa8\x02"]), ("a
 @example(OPENED_AGAIN, Overflow.DROP_NEWEST, False)
 @given(STEPS, st.sampled_from(Overflow), st.booleans())
 def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow: Overflow, obedient: bool) -> None:
-    total = 100 + 4 * OVERHEAD
+    total = 100 + 4 * LETTER_OVERHEAD
     limits = Limits(each=60, total=total)
     desk = MachineHarness(timeout=5, queue=1200, overflow=overflow, mailboxes=limits, services=limits, repeats=2)
     desk.obedient = obedient
@@ -117,7 +117,7 @@ def test_the_machine_never_raises_and_keeps_its_books(steps: list[Any], overflow
         assert client.credit.left is None or client.credit.left >= 0
     for store in (machine.mailboxes.mailboxes, machine.mailboxes.requests):
         returned = 3 * 2 * 1200  # of three clients: what waited for them, and what they had not confirmed
-        assert store.size + OVERHEAD * len(store) <= total + returned
+        assert store.size + LETTER_OVERHEAD * len(store) <= total + returned
         assert store.size == sum(queue.size for queue in store._queues.values())
         assert len(store) == sum(map(len, store._queues.values()))
     desk.obedient = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mama_spark.malamute.broker.session import publishing
-from mama_spark.malamute.broker.session.settings import OVERHEAD, Limits, Overflow
+from mama_spark.malamute.broker.session.settings import LETTER_OVERHEAD, Limits, Overflow
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
 from mama_spark.malamute.protocol.extensions import Feature
@@ -172,7 +172,7 @@ def test_mailbox_messages_wait_for_an_absent_client_and_come_in_order_after_its_
 
 
 def test_mailboxes_are_limited_each_and_together_and_the_sender_is_told() -> None:
-    desk = MachineHarness(mailboxes=Limits(each=10, total=15 + 3 * OVERHEAD, count=2))
+    desk = MachineHarness(mailboxes=Limits(each=10, total=15 + 3 * LETTER_OVERHEAD, count=2))
     desk.open("w", features=Feature.CONFIRM)
     room = Error(300, b"no room").reason
 
