@@ -57,8 +57,9 @@ test-matrix: setup ## formats and jobs on other versions of Spark, Python, depen
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
 	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS) || [ $$? = 5 ] # which says that ARGS select none
-	@$(RUN) python -m tests.simulation --from $$(date +%s) --runs 5000
+	@$(RUN) python -m tests.simulation --from $$(date +%s) --runs 9100
 	@TIER=explore $(RUN) pytest -m explore --timeout 7200 $(ARGS)
+	$(if $(ARGS),,@$(RUN) python -m tests.simulation --faults --runs 2000)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory mutate)
 
 coverage: setup .run/compiled ## lines and branches by package: of `make test`, and of both tiers together (BEFORE=report.json: beside it)

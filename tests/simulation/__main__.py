@@ -3,6 +3,9 @@
 With ``--seed`` one seed is run, and its trace printed with ``--trace``; else ``--runs`` seeds from ``--from`` on, in
 the world of ``--world`` or in all in turn. ``--faults`` plants faults of the protocol, one at a time, and prints after
 how many seeds each is found. Ends with 1 where anything was violated, or a fault was not found.
+
+A second of processor time runs 40 to 60 seeds of ``publish``, 20 to 40 of ``recorder`` and ``discovery``, and 4 to 9 of
+each other world (two cores with a load of 12). The profile is flat: most of it is the product's own Python.
 """
 
 from __future__ import annotations

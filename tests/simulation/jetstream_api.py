@@ -181,6 +181,10 @@ class JetStream:
         names = sorted(n for n, s in self.streams.items() if wanted is None or self._takes(s, wanted))
         return {"total": len(names), "offset": 0, "limit": 1024, "streams": names}
 
+    def _list(self, _: str, __: dict[str, Any], ___: float) -> dict[str, Any]:
+        streams = [stream.info() for _name, stream in sorted(self.streams.items())]
+        return {"total": len(streams), "offset": 0, "limit": 256, "streams": streams}
+
     def _info(self, name: str, body: dict[str, Any], now: float) -> dict[str, Any]:
         stream = self.streams.get(name)
         if stream is None:
@@ -207,34 +211,51 @@ class JetStream:
             message["hdrs"] = b64encode(found.block).decode()
         return {"message": {**message, "data": b64encode(found.payload).decode()}}
 
+    def _delete_message(self, name: str, body: dict[str, Any], _: float) -> dict[str, Any]:
+        stream, sequence = self.streams.get(name), int(body["seq"])
+        if stream is None:
+            return _NO_STREAM
+        if sequence not in stream.messages:
+            return error(400, 10043, f"sequence {sequence} not found")
+        stream.remove(sequence)
+        return {"success": True}
+
+    def _purge(self, name: str, body: dict[str, Any], _: float) -> dict[str, Any]:
+        stream = self.streams.get(name)
+        return _NO_STREAM if stream is None else {"success": True, "purged": stream.purge(int(body["seq"]))}
+
     def _create_consumer(self, called: str, body: dict[str, Any], _: float) -> dict[str, Any]:
         name, _dot, consumer = called.partition(".")
         stream = self.streams.get(name)
         if stream is None:
             return _NO_STREAM
         config = {**body["config"], "name": consumer}
-        begin = int(config.get("opt_start_seq", 1))
+        time = config.get("opt_start_time")
+        begin = int(config.get("opt_start_seq", 1)) if time is None else stream.first_at(time)
         made = self.consumers[name, consumer] = Consumer(config, stream, begin)
         return made.info()
 
     def _consumer_info(self, called: str, _: dict[str, Any], __: float) -> dict[str, Any]:
         stream, _dot, name = called.partition(".")
         found = self.consumers.get((stream, name))
-        return error(404, 10014, "consumer not found") if found is None else found.info()
+        return _NO_CONSUMER if found is None else found.info()
 
     def _delete_consumer(self, called: str, _: dict[str, Any], __: float) -> dict[str, Any]:
         stream, _dot, name = called.partition(".")
         found = self.consumers.pop((stream, name), None)
-        return error(404, 10014, "consumer not found") if found is None else {"success": True}
+        return _NO_CONSUMER if found is None else {"success": True}
 
 
-_NO_STREAM = error(404, 10059, "stream not found")
+_NO_STREAM, _NO_CONSUMER = error(404, 10059, "stream not found"), error(404, 10014, "consumer not found")
 _CALLS: Mapping[str, Callable[[JetStream, str, dict[str, Any], float], dict[str, Any]]] = {
     "INFO": JetStream._account,
     "STREAM.NAMES": JetStream._names,
+    "STREAM.LIST": JetStream._list,
     "STREAM.INFO.": JetStream._info,
     "STREAM.CREATE.": JetStream._create_stream,
     "STREAM.MSG.GET.": JetStream._message,
+    "STREAM.MSG.DELETE.": JetStream._delete_message,
+    "STREAM.PURGE.": JetStream._purge,
     "CONSUMER.CREATE.": JetStream._create_consumer,
     "CONSUMER.INFO.": JetStream._consumer_info,
     "CONSUMER.DELETE.": JetStream._delete_consumer,

@@ -34,6 +34,7 @@ REFUSALS: tuple[Refusal, ...] = (
 )
 #: And what is final for a message: the stream is full.
 FULL: Refusal = (503, 10077, "maximum messages exceeded")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IN_PROCESS: Refusal = (409, 10158, "duplicate message id is in process")
 
 
@@ -201,14 +202,27 @@ class Stream:
     def remove(self, sequence: int) -> None:
         """Delete one message."""
         gone = self.messages.pop(sequence, None)
-        if gone is not None and self.newest.get(gone.subject) == sequence:
+        if gone is None or self.newest[gone.subject] != sequence:
+            return
+        before = [n for n, m in self.messages.items() if m.subject == gone.subject]
+        if before:
+            self.newest[gone.subject] = before[-1]
+        else:
             del self.newest[gone.subject]
+
+    def purge(self, below: int) -> int:
+        """Delete all messages below a sequence: how many there were."""
+        n = len(self.messages)
+        self._keep({sequence: m for sequence, m in self.messages.items() if sequence >= below})
+        return n - len(self.messages)
+
+    def _keep(self, messages: dict[int, Stored]) -> None:
+        self.messages, self.newest = messages, {m.subject: sequence for sequence, m in messages.items()}
 
     def lose_tail(self, n: int) -> None:
         """The last messages were not on the disk when the power failed."""
         self.last = max(0, self.last - n)
-        self.messages = {sequence: m for sequence, m in self.messages.items() if sequence <= self.last}
-        self.newest = {m.subject: sequence for sequence, m in self.messages.items()}
+        self._keep({sequence: m for sequence, m in self.messages.items() if sequence <= self.last})
         self.ids = OrderedDict((id_, known) for id_, known in self.ids.items() if known[0] <= self.last)
 
     def _forget_ids(self, now: float) -> None:
@@ -241,6 +255,11 @@ class Stream:
         if (pattern := which.get("next_by_subj")) is not None:
             return next((m for n, m in self.messages.items() if n >= sequence and matches(pattern, m.subject)), None)
         return self.messages.get(sequence)
+
+    def first_at(self, time: str) -> int:
+        """The first sequence that was stored at a time or later; that behind the last one, where none was."""
+        micros = (datetime.fromisoformat(time) - _EPOCH) // timedelta(microseconds=1)
+        return next((n for n, m in self.messages.items() if micros_of(m.time) >= micros), self.last + 1)
 
     def info(self, *, deleted: bool = False) -> dict[str, Any]:
         """The answer to ``STREAM.INFO``, without its type."""
@@ -276,7 +295,7 @@ def micros_of(time: float) -> int:
 @lru_cache(1 << 10)
 def text_of(time: float) -> str:
     """A time as the API tells it."""
-    told = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros_of(time))
+    told = _EPOCH + timedelta(microseconds=micros_of(time))
     return told.isoformat().replace("+00:00", "Z")
 
 

@@ -12,8 +12,12 @@ product took from the real ones when it was imported,
   for each host, made when it is used first;
 - a module that is imported meanwhile is treated in the same way when it has run.
 
+Threads are simulated instead of being turned into steps with a shell around them: so nothing of the product is written
+for its simulation, and its locks, waits and deadlines are explored as they are.
+
 Not simulated: event loops (``asyncio``), thread pools, sockets and ``select`` but for NATS, TLS, and subclasses of the
-real classes (``StopEvent``).
+real classes (``StopEvent``). No world has the managed publisher (futures), leases and direct gets of discovery over
+NATS (``NatsLeases``), or Malamute's engine ``jetstream`` with its exactly once: live tests alone try these.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     on_silent_server: str = option(
         "`wait`, `publish`", one_of("wait", "publish"), "wait", _DELIVERY,
-        "With `exactlyOnce`, rows that a [silent server](../explanation/exactly-once.md#servers-that-stand-still) "
+        "With `exactlyOnce`, rows that a [silent server](failures.md#when-something-stands-still) "
         "may hold: wait, or send them again after `waitTimeout`.", scope=NATS,
     )  # fmt: skip
     batches_stream: str = option(

@@ -202,6 +202,8 @@ class Node(StreamServer):
             if sum(map(cluster.there, cluster.hosts)) < 2:
                 return True
             cluster.create(orjson.loads(message.payload), self.host.time())
+        elif call.startswith(("STREAM.PURGE.", "STREAM.MSG.DELETE.")):
+            raise NotImplementedError("all replicas would do it")
         elif call.startswith("CONSUMER."):
             return self._of_a_consumer(message, words)
         self._answer(message)

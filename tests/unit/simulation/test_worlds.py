@@ -19,9 +19,9 @@ from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
 from tests.simulation.worlds import WORLDS, run
 
-#: How many seeds of each world: 2,000 in all.
-_SEEDS = {"publish": 820, "exactly-once": 160, "replicated": 120, "ordered": 160, "recorder": 200, "discovery": 300}
-_FEW = 60
+#: How many seeds of each world: 2,000 in all, most in those that cost least. `make explore` runs 9,100 of each.
+_SEEDS = {"publish": 1500, "recorder": 100, "discovery": 200}
+_FEW = 25
 
 
 @pytest.mark.parametrize("world", WORLDS)
