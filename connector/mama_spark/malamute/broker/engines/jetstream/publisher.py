@@ -22,10 +22,11 @@ from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import ClientClosed, ExpectationFailed, PublishError, Unavailable
 from mama_spark.contracts.headers import EXPECTED_LAST
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
+from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.malamute.protocol.ttl import ttl_request_of
 from mama_spark.options.window import RetryPolicy, WindowConfig
-from mama_spark.publishing.outage_reporter import WARNING_INTERVAL
+from mama_spark.publishing.outage_reporter import WarningTimer
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, array_of
 from mama_spark.publishing.window.send_loop import SendLoop, Span, spans_of
@@ -45,7 +46,6 @@ ACK_TIMEOUT = 4.0  #: seconds after which the outcome of a message without an an
 #: Seconds between attempts: the first, and the longest.
 RESEND = 0.05, 1.0
 _FOREVER = 10 * 365 * 86400.0
-_OVERHEAD = 200  #: approximate memory overhead of a waiting message, in bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class PendingPublish:
 
     @property
     def size_bytes(self) -> int:
-        return _OVERHEAD + sum(map(len, self.content))
+        return MESSAGE_OVERHEAD + sum(map(len, self.content))
 
 
 def expect_last(message: PendingPublish) -> None:
@@ -163,7 +163,7 @@ class StreamPublisher:
         self._spans: deque[Span] = deque()  # of the chunk, not sent yet
         self._topic = pa.array([f"{log.prefix}.{encode_subject(b'')}"])
         self._refusing = False
-        self._last_report = -WARNING_INTERVAL
+        self._reports = WarningTimer()
         self.waiting = 0  #: bytes of messages without an outcome
         self.cause = ""  #: why NATS acknowledges nothing, as long as it does not
         self.last = 0  #: highest sequence that the server has acknowledged
@@ -221,12 +221,11 @@ class StreamPublisher:
             self.stalled_since = None
 
     def report_stall(self, stream: bytes, seconds: float, now: float) -> None:
-        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in :data:`WARNING_INTERVAL` and
-        with what fails by it; takes some seconds at most."""
-        if now < self._last_report + WARNING_INTERVAL:
+        """Ask NATS why it has acknowledged nothing for ``seconds``, and say it, once in 30 s and with what fails by
+        it; takes some seconds at most."""
+        if not self._reports.due(now):
             return
         self.cause = self._bridge.explain_missing_acks()
-        self._last_report = time.monotonic()
         if self.cause and self.stalled_since:
             log.error("stream %r: nothing was acknowledged for %.0f s, %d bytes wait: %s",
                       stream, seconds, self.waiting, self.cause)  # fmt: skip
