@@ -144,7 +144,7 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
             broker.start()
 
         Query(broker.url, {**ONCE, "txnAppId": "another", "txnVersion": "1"}, batch=None).attempt([])
-        query = Query(broker.url, {**ONCE, "maxInFlight": "256", "waitTimeout": "3s"})
+        query = Query(broker.url, {**ONCE, "maxInFlight": "256", "waitTimeout": "60s", "retryDeadline": "120s"})
         with ThreadPoolExecutor(1) as pool:
             attempt = pool.submit(query.attempt, wanted)
             eventually(lambda: where or (broker.streams / "once.stream").exists(), "the stream is made")

@@ -267,7 +267,7 @@ def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
 
     killer = threading.Thread(target=kill_and_restart)
     killer.start()
-    options = {"maxInFlight": "256", "waitTimeout": "3s"}
+    options = {"maxInFlight": "256", "waitTimeout": "60s", "retryDeadline": "120s"}
     report = Query(nats_server.url, options).attempt(wanted)
     killer.join()
     assert (report.counts.acked, report.counts.duplicates) == (600, 256)
