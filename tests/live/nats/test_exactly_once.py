@@ -125,7 +125,7 @@ def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsS
 
 def test_two_attempts_at_once_store_each_row_once(nats_server: NatsServer, admin: Admin) -> None:
     """The second one waits as long as the first one renews its marker, and then finds everything."""
-    query = Query(nats_server.url)
+    query = Query(nats_server.url, {"waitTimeout": "30s"})  # a lease that a slow thread renews in time, too
     slow = threading.Thread(target=lambda: query.attempt(batches(rows(0, 200), 20, 0.3)))
     slow.start()
     eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
