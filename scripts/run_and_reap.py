@@ -2,7 +2,8 @@
 
 Spark starts a JVM, which starts Python workers, and tests start brokers in sessions of their own: Ctrl-C in a terminal
 does not reach all of them, and they outlive a killed parent. On Linux this process becomes their subreaper: orphans
-become its children. It passes signals on to the command, and ends all descendants when the command has ended.
+become its children. It passes signals on to the command, and ends all descendants when the command has ended. At last
+it prints their processor time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -94,6 +96,9 @@ def run(command: list[str]) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(0.05)
     end_descendants()
+    reap()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time: {' '.join(command)}", file=sys.stderr)
     if signals:
         return 128 + signals[0]
     code = child.wait()

@@ -5,8 +5,8 @@
 
 A row of a checklist begins with an id, or several (``P1-P18``, ``S1, S2``), and ends with the tests that are marked
 with it, ``@pytest.mark.spec("ML-07")`` or ``spec("SD-35-SD-48")``. A row without a test says ``none: `` and why. Tests
-of ``tests/originals`` stand behind the others, since ``make test`` does not run them; a row that has no others begins
-with ``original programs only: ``, which is written by hand. Marks are read from the source: nothing is imported.
+that ``make test`` does not run stand behind the others; a row that has no others begins, by hand, with ``not by make
+test, WHY: ``. Marks are read from the source: nothing is imported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGES: dict[str, list[str]] = {
     "openmama-wire.md": [f"OW{n}" for n in range(1, 33)],
 }  # fmt: skip
 SHOWN = 2  #: tests named in a row; of more, the number is told
-ONLY_ORIGINALS, NO_TEST = "original programs only: ", "none: "
+NO_TEST, NOT_USUAL = "none: ", re.compile(r"not by make test, [^:`]+: ")
 ROW = re.compile(
     r"^\| (?P<ids>(?:[A-Z]{2}-\d\d|OW\d+|[PMEBSCTFI]\d+)[-, A-Z0-9]*?) \|(?P<text>.*)\| (?P<last>[^|]*) \|$"
 )
@@ -44,17 +44,22 @@ ROW = re.compile(
 class MarkedTests:
     """Names of the tests of one id, or of one row, each once.
 
-    :ivar usual: that the tiers run
+    :ivar usual: that ``make test`` runs
+    :ivar later: of the other tiers
     :ivar originals: that need the original programs of a middleware
     """
 
     usual: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
     originals: list[str] = field(default_factory=list)
 
+    @property
+    def unusual(self) -> list[str]:
+        return self.later + self.originals
+
     def merged(self, other: MarkedTests) -> MarkedTests:
-        return MarkedTests(
-            list(dict.fromkeys(self.usual + other.usual)), list(dict.fromkeys(self.originals + other.originals))
-        )
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return MarkedTests(*(list(dict.fromkeys(one + more)) for one, more in both))
 
 
 def expand(ids: str) -> list[str]:
@@ -65,18 +70,21 @@ def expand(ids: str) -> list[str]:
     return found
 
 
-def _module_marks(tree: ast.Module) -> list[str]:
-    """Of ``pytestmark``: every test of the module has them."""
-    found = [n.value for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "pytestmark"]
-    calls = [call for value in found for call in ast.walk(value) if isinstance(call, ast.Call)]
-    marks = [call for call in calls if ast.unparse(call.func) == "pytest.mark.spec"]
-    return [id_ for mark in marks for argument in mark.args for id_ in expand(ast.literal_eval(argument))]
+def _marked(node: ast.Module | ast.ClassDef, marks: list[ast.expr]) -> Iterator[tuple[str, list[ast.expr]]]:
+    """The tests in a module or class with their marks; those of ``pytestmark`` and of the class are of each."""
+    for inner in node.body:
+        if isinstance(inner, ast.Assign) and ast.unparse(inner.targets[0]) == "pytestmark":
+            marks = marks + (inner.value.elts if isinstance(inner.value, ast.List) else [inner.value])
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef):
+            yield from _marked(inner, inner.decorator_list + marks)
+        elif isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and inner.name.startswith("test_"):
+            yield inner.name, inner.decorator_list + marks
 
 
-def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.spec":
-            yield from (id_ for argument in decorator.args for id_ in expand(ast.literal_eval(argument)))
+def _ids(marks: list[ast.expr]) -> list[str]:
+    calls = [mark for mark in marks if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.spec"]
+    return [id_ for call in calls for argument in call.args for id_ in expand(ast.literal_eval(argument))]
 
 
 def ids_to_tests(root: Path) -> dict[str, MarkedTests]:
@@ -87,16 +95,12 @@ def ids_to_tests(root: Path) -> dict[str, MarkedTests]:
             text = path.read_text(encoding="utf-8")
             if "mark.spec(" not in text:
                 continue
-            tree = ast.parse(text)
-            all_of_them = _module_marks(tree)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    own = all_of_them if node.name.startswith("test_") else []
-                    for id_ in dict.fromkeys([*own, *_marks(node)]):
-                        marked = found.setdefault(id_, MarkedTests())
-                        (marked.originals if root / "tests" / "originals" in path.parents else marked.usual).append(
-                            node.name
-                        )
+            original = root / "tests" / "originals" in path.parents
+            for name, marks in _marked(ast.parse(text), []):
+                thorough = {"pytest.mark.thorough", "pytest.mark.explore"} & set(map(ast.unparse, marks))
+                for id_ in dict.fromkeys(_ids(marks)):
+                    tests = found.setdefault(id_, MarkedTests())
+                    (tests.originals if original else tests.later if thorough else tests.usual).append(name)
     return found
 
 
@@ -108,8 +112,10 @@ def _names(tests: list[str]) -> str:
 def _cell(tests: MarkedTests, last: str) -> str:
     """:param last: the cell as it is"""
     if not tests.usual:
-        return (ONLY_ORIGINALS if last.startswith(ONLY_ORIGINALS) else "") + _names(tests.originals)
-    return _names(tests.usual) + (f"; original programs: {_names(tests.originals)}" if tests.originals else "")
+        why = NOT_USUAL.match(last)
+        return (why[0] if why else "") + _names(tests.unusual)
+    originals = f"; original programs: {_names(tests.originals)}" if tests.originals else ""
+    return _names(tests.usual + tests.later) + originals
 
 
 def filled(page: str, tests: dict[str, MarkedTests]) -> str:
@@ -121,7 +127,7 @@ def filled(page: str, tests: dict[str, MarkedTests]) -> str:
             found = MarkedTests()
             for id_ in expand(row["ids"]):
                 found = found.merged(tests.get(id_, MarkedTests()))
-            if found.usual or found.originals:
+            if found.usual or found.unusual:
                 line = f"| {row['ids']} |{row['text']}| {_cell(found, row['last'])} |"
         lines.append(line)
     return "\n".join(lines)
@@ -133,19 +139,19 @@ def _fault(id_: str, last: str, tests: MarkedTests) -> str | None:
     :param last: the last cell of the row
     """
     if tests.usual:
-        return "is not of the original programs only: leave that out" if last.startswith(ONLY_ORIGINALS) else None
+        return "make test has a test of it: leave out the reason" if NOT_USUAL.match(last) else None
     if last.startswith(NO_TEST):
         return None
-    if not tests.originals:
+    if not tests.unusual:
         return "no test is marked with it, and the row does not say why (none: ...)"
-    if not last.startswith(ONLY_ORIGINALS):
-        return f"make test has no test of it: write one, or begin the last cell with {ONLY_ORIGINALS!r}"
+    if not NOT_USUAL.match(last):
+        return "make test has no test of it: write one, or begin the last cell with 'not by make test, WHY: '"
     return None
 
 
 def faults(pages: dict[str, str], tests: dict[str, MarkedTests]) -> list[str]:
     """What is wrong with the checklists of these pages (name -> text), a line each."""
-    found = [f"no page lists {id_}, which {(tests[id_].usual + tests[id_].originals)[0]} is marked with"
+    found = [f"no page lists {id_}, which {(tests[id_].usual + tests[id_].unusual)[0]} is marked with"
              for id_ in sorted(tests.keys() - {id_ for ids in PAGES.values() for id_ in ids})]  # fmt: skip
     for name, wanted in PAGES.items():
         rows = [row for line in pages[name].split("\n") if (row := ROW.match(line))]

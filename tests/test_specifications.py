@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from scripts.spec_checklist import FOLDER, ONLY_ORIGINALS, PAGES, ROOT, MarkedTests, faults, filled, ids_to_tests
+from scripts.spec_checklist import FOLDER, PAGES, ROOT, MarkedTests, faults, filled, ids_to_tests
+from tests.support.tables import each
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +32,44 @@ def test_an_id_that_loses_its_test_is_found(tests: dict[str, MarkedTests]) -> No
     )
 
 
-def test_an_id_of_the_original_programs_only_is_marked_so(tests: dict[str, MarkedTests]) -> None:
+@each("kind", ["later", "originals"])
+def test_an_id_that_make_test_has_no_test_of_says_why(tests: dict[str, MarkedTests], kind: str) -> None:
     page, rest = "openmama-wire.md", {id_: marked for id_, marked in tests.items() if id_ != "OW10"}
-    only = {**rest, "OW10": MarkedTests(originals=["test_x"])}
+    only = {**rest, "OW10": MarkedTests(**{kind: ["test_x"]})}
     unmarked = {**pages(), page: filled(pages()[page], only)}
     assert faults(unmarked, only) == [
-        f"{page}: OW10: make test has no test of it: write one, or begin the last cell with {ONLY_ORIGINALS!r}"
+        f"{page}: OW10: make test has no test of it: write one, or begin the last cell with 'not by make test, WHY: '"
     ]
-    marked = {**unmarked, page: unmarked[page].replace("| `test_x` |", f"| {ONLY_ORIGINALS}`test_x` |")}
+    marked = {**unmarked, page: unmarked[page].replace("| `test_x` |", "| not by make test, it is dear: `test_x` |")}
     assert faults(marked, only) == []
-    assert f"{page}: OW10: is not of the original programs only: leave that out" in faults(marked, tests)
+    assert f"{page}: OW10: make test has a test of it: leave out the reason" in faults(marked, tests)
     assert f"{page}: OW10: no test is marked with it, and the row does not say why (none: ...)" in faults(marked, rest)
+
+
+def test_the_tier_of_a_test_is_read_from_its_marks_and_those_of_its_class_and_module(tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    (folder / "test_a.py").write_text("""
+@pytest.mark.spec("OW1", "OW2")
+def test_a(): ...
+@pytest.mark.thorough
+@pytest.mark.spec("OW1-OW3")
+def test_b(): ...
+@pytest.mark.explore
+class TestC:
+    @pytest.mark.spec("OW3")
+    def test_c(self): ...
+""")
+    (folder / "test_d.py").write_text("""
+pytestmark = [pytest.mark.thorough, pytest.mark.spec("OW4")]
+def test_d(): ...
+""")
+    assert ids_to_tests(tmp_path) == {
+        "OW1": MarkedTests(["test_a"], ["test_b"]),
+        "OW2": MarkedTests(["test_a"], ["test_b"]),
+        "OW3": MarkedTests([], ["test_b", "test_c"]),
+        "OW4": MarkedTests([], ["test_d"]),
+    }
 
 
 def test_an_id_that_no_page_lists_is_found(tests: dict[str, MarkedTests]) -> None:

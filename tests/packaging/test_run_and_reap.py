@@ -55,8 +55,9 @@ def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
 
 
 def test_orphans_that_end_are_collected_while_the_command_runs() -> None:
-    """Nothing of their group is left then, which some wait for."""
-    middle = "import subprocess; print(subprocess.Popen(['sleep', '0'], start_new_session=True).pid, flush=True)"
+    """Nothing of their group is left then, which some wait for; and their processor time is told."""
+    orphan = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+    middle = f"import subprocess; print(subprocess.Popen({orphan!r}, start_new_session=True).pid, flush=True)"
     program = f"""
 import os, subprocess, sys, time
 group = int(subprocess.run([sys.executable, "-c", {middle!r}], stdout=subprocess.PIPE).stdout)
@@ -68,4 +69,6 @@ for _ in range(1_200):
     time.sleep(0.05)
 """
     command = [sys.executable, str(SCRIPT), sys.executable, "-c", program]
-    assert subprocess.run(command, check=False, timeout=120).returncode == 5
+    ended = subprocess.run(command, check=False, timeout=120, stderr=subprocess.PIPE, text=True)
+    assert ended.returncode == 5
+    assert float(ended.stderr.split(" s of processor time: ")[0]) > 0.5

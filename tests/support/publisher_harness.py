@@ -54,9 +54,9 @@ class RecordingListener:
         return [event for event, flight in self.heard if flight == id_]
 
 
-def patient(publisher: ManagedPublisher) -> None:
-    """Let it wait for acknowledgements as long as they take."""
-    publisher.window.policy = replace(publisher.window.policy, wait_timeout=LONG)
+def patient(publisher: ManagedPublisher, wait: float = LONG) -> None:
+    """Let it wait for acknowledgements so many seconds from now on, or as long as they take."""
+    publisher.window.policy = replace(publisher.window.policy, wait_timeout=wait)
 
 
 def ack_of(future: Future[Flight]) -> Future[PublishAck]:

@@ -44,6 +44,15 @@ class TestDiscovery(DiscoverySuite):
         site: DiscoverySetup = request.getfixturevalue(f"{request.param}_site")
         return site
 
+    @pytest.mark.parametrize(
+        "site", ["memory", "malamute", pytest.param("nats", marks=pytest.mark.thorough)], indirect=True
+    )
+    def test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(
+        self, site: DiscoverySetup, source: DiscoveryBridge, reader: DiscoveryBridge
+    ) -> None:
+        """For NATS by the clock: half a minute, so that a renewal may be late by five seconds."""
+        super().test_what_is_renewed_by_one_announcer_or_by_one_of_several_stays(site, source, reader)
+
 
 # --- logs of recorders ----------------------------------------------------------------------------------------------
 
@@ -233,6 +242,6 @@ def nats_site(nats_server: NatsServer) -> Iterator[DiscoverySetup]:
         with Admin(nats_server.url) as admin:
             return list(admin.api("STREAM.NAMES").get("streams") or [])
 
-    yield DiscoverySetup(make=make, ttl=2.0, long_ttl=8.0, die=die, lose=lose, streams=streams)
+    yield DiscoverySetup(make=make, ttl=2.0, long_ttl=30.0, die=die, lose=lose, streams=streams)
     lease_keeper.clear()
     POOL.clear()

@@ -28,7 +28,7 @@ from mama_spark.testing.waiting import until
 from nats.aio.client import Client
 
 from tests.support.nats.nats_servers import Admin
-from tests.support.publisher_harness import LONG, NatsPublisherHarness, RecordingListener, ack_of
+from tests.support.publisher_harness import LONG, NatsPublisherHarness, RecordingListener, ack_of, patient
 
 RETRY = RetryConfig.doubling(0.05, 0.2, deadline=LONG)
 
@@ -176,13 +176,15 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 
         client = await nats.connect(harness.server.url, user="deaf", password="p", error_cb=quiet)
         publisher = ManagedPublisher(client.jetstream(), wait_timeout=LONG)
-        future = publisher.publish_async(harness.topic, b"x")
-        publisher.start()
-        error = await asyncio.to_thread(future.exception, LONG)
-        with pytest.raises(BackgroundTaskFailed, match="_INBOX"):
-            publisher.publish_async(harness.topic, b"x")
-        await asyncio.to_thread(publisher.stop)
-        await client.close()
+        try:
+            future = publisher.publish_async(harness.topic, b"x")
+            publisher.start()
+            error = await asyncio.to_thread(future.exception, LONG)
+            with pytest.raises(BackgroundTaskFailed, match="_INBOX"):
+                publisher.publish_async(harness.topic, b"x")
+        finally:
+            await asyncio.to_thread(publisher.stop)
+            await client.close()
         return error
 
     try:
@@ -199,9 +201,10 @@ def test_a_denied_inbox_ends_the_publisher_and_tells_every_waiter(tmp_path: Path
 @pytest.mark.parametrize("retry", [RETRY, None], ids=["retry", "once"])
 def test_publish_async_reset_pending_on_reconnect(harness: NatsPublisherHarness, retry: RetryConfig | None) -> None:
     """100 in flight, the server goes and comes back: every future resolves, and with retries nothing is lost."""
-    publisher = harness.publisher(max_in_flight=100, wait_timeout=1.0, retry_config=retry).start()
+    publisher = harness.publisher(max_in_flight=100, retry_config=retry).start()
     assert ack_of(publisher.publish_async(harness.topic, b"first")).result(LONG)
     harness.server.pause()
+    patient(publisher, 1.0)
     futures = [publisher.publish_async(harness.topic, b"%d" % i) for i in range(100)]
     until(lambda: publisher.counters.sends > 100)
     harness.server.kill()

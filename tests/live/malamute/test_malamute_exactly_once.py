@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +25,7 @@ from mama_spark.registry import batch_ledger
 from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 from tests.support.spark.attempts import Query, rows, values
 
@@ -43,7 +44,7 @@ def engine(request: pytest.FixtureRequest) -> tuple[str, str | None]:
         return SETTINGS, None
     nats_server: NatsServer = request.getfixturevalue("nats_server")
     with Admin(nats_server.url) as admin:
-        admin.create_stream("mlp-once", ["mlp.once.>"], duplicate_window=int(FORGETFUL * 1e9))
+        admin.create_stream("mlp-once", ["mlp.once.>"], duplicate_window=WINDOW)
     where = f'engine = "jetstream"\nservers = "{nats_server.url}"\n'
     return f'[[stream]]\npattern = "^MAMA_BATCHES$"\n{where}max_per_subject = 1\ndedup_window = "1s"', where
 
@@ -69,49 +70,60 @@ def stored(broker: BrokerHere | BrokerProcess, stream: str = "once") -> Counter[
     return values(found)
 
 
-def forgotten() -> None:
-    time.sleep(2 * FORGETFUL)
+@pytest.fixture
+def forget(request: pytest.FixtureRequest, engine: tuple[str, str | None]) -> Callable[[], None]:
+    """Returns when no id is remembered."""
+    if engine[1] is None:
+        return lambda: time.sleep(2 * FORGETFUL)  # the engine looks at the clock before each batch
+
+    def forget() -> None:
+        with Admin(request.getfixturevalue("nats_server").url) as admin:
+            forget_ids(admin)
+
+    return forget
 
 
 @BOTH
 @pytest.mark.parametrize("pack", ["off", "lines"])
-def test_a_repetition_publishes_only_what_is_not_stored(broker: BrokerHere, pack: str) -> None:
+def test_a_repetition_publishes_only_what_is_not_stored(
+    broker: BrokerHere, forget: Callable[[], None], pack: str
+) -> None:
     query = Query(broker.url, {**ONCE, **({} if pack == "off" else {"pack": pack, "packMaxRows": "7"})})
     query.attempt(rows(0, 300))
-    forgotten()
+    forget()
     again = query.attempt(rows(0, 500)[::-1], attempt=1)
     assert (again.counts.acked, again.counts.duplicates) == (500, 300)
     assert stored(broker) == Counter(rows(0, 500))
 
 
 @BOTH
-def test_rows_are_told_apart_from_those_of_others_in_the_stream(broker: BrokerHere) -> None:
+def test_rows_are_told_apart_from_those_of_others_in_the_stream(broker: BrokerHere, forget: Callable[[], None]) -> None:
     """With a prefix the broker looks at messages with such topics only."""
     query = Query(broker.url, {**ONCE, "topicPrefix": "a"})
     other = Query(broker.url, {**ONCE, "txnAppId": "job", "txnVersion": "1"}, batch=None)
     query.attempt(rows(0, 50))
     other.attempt(rows(0, 50))
-    forgotten()
+    forget()
     assert query.attempt(rows(0, 60), attempt=1).counts.duplicates == 50
     assert other.attempt(rows(0, 50)).counts.duplicates == 50
 
 
 @BOTH
-def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHere) -> None:
+def test_what_was_removed_before_it_was_read_back_ends_the_task(broker: BrokerHere, forget: Callable[[], None]) -> None:
     query = Query(broker.url, ONCE)
     query.attempt(rows(0, 100))
     with MalamuteLogs(MalamuteSettings(ConnectionSettings((broker.url,)))) as logs:
         logs.log("once").trim(11)
     report = query.attempt(rows(0, 100), attempt=1)
     assert "10 messages of stream 'once' that were stored since batch 7 began are removed" in (report.fatal or "")
-    forgotten()
+    forget()
     report = query.with_options(onRetention="publish").attempt(rows(0, 100), attempt=2)
     assert (report.counts.acked, report.counts.duplicates) == (100, 90)
 
 
 @pytest.mark.parametrize("engine", ["durable", pytest.param("jetstream", marks=pytest.mark.thorough)], indirect=True)
 def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
-    tmp_path: Path, engine: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: tuple[str, str | None], forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements of a whole window are lost, and the broker comes back when it has forgotten the ids."""
     settings, where = engine
@@ -127,12 +139,12 @@ def test_what_a_killed_broker_had_stored_is_looked_for_before_it_is_sent_again(
         def kill_and_restart() -> None:
             eventually(lambda: sum(stored(broker).values()) >= 256, "a window is stored")
             broker.kill()
-            forgotten()
+            forget()
             killed.set()
             broker.start()
 
         Query(broker.url, {**ONCE, "txnAppId": "another", "txnVersion": "1"}, batch=None).attempt([])
-        query = Query(broker.url, {**ONCE, "maxInFlight": "256", "waitTimeout": "3s"})
+        query = Query(broker.url, {**ONCE, "maxInFlight": "256", "waitTimeout": "60s", "retryDeadline": "120s"})
         with ThreadPoolExecutor(1) as pool:
             attempt = pool.submit(query.attempt, wanted)
             eventually(lambda: where or (broker.streams / "once.stream").exists(), "the stream is made")

@@ -24,26 +24,21 @@ from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.mamasub import read
 from tests.support.nats.nats_accounts import SharedNatsCluster
 from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import STREAM, Query, batches, rows, values
 
-#: Nanoseconds: the shortest window that a server takes, so that it remembers nothing in a repetition.
-FORGETFUL = 100_000_000
 PACKS = [{}, {"pack": "lines", "packMaxRows": "7"}, {"pack": "arrow", "packMaxRows": "7", "packCompression": "zstd"}]
 
 
 @pytest.fixture
 def admin(nats_server: NatsServer) -> Iterator[Admin]:
     with Admin(nats_server.url) as admin:
-        admin.create_stream(STREAM, ["once.>"], duplicate_window=FORGETFUL)
+        admin.create_stream(STREAM, ["once.>"], duplicate_window=WINDOW)  # a repetition finds no id remembered
         yield admin
-
-
-def forgotten() -> None:
-    time.sleep(2 * FORGETFUL / 1e9)
 
 
 def stored(admin: Admin) -> Counter[tuple[str, bytes]]:
@@ -80,7 +75,7 @@ def test_a_repetition_publishes_only_what_is_not_stored(
 ) -> None:
     query = Query(nats_server.url, pack)
     query.attempt(rows(0, 300))
-    forgotten()
+    forget_ids(admin)
     again = query.attempt(rows(0, 500)[::-1], attempt=1)
     assert (again.counts.acked, again.counts.duplicates) == (500, 300)
     assert stored(admin) == Counter(rows(0, 500))
@@ -92,13 +87,13 @@ def test_equal_rows_in_other_partitions_are_stored_as_often_as_they_occur(
 ) -> None:
     query, wanted = Query(nats_server.url, pack), rows(0, 400, copies=4)
     query.attempt(wanted[:150], run="first")
-    forgotten()
+    forget_ids(admin)
     with ThreadPoolExecutor(3) as pool:  # the copies of each row are in all partitions
         parts = [(number, wanted[number::3]) for number in range(3)]
         reports = list(pool.map(lambda part: query.attempt(part[1], partition=part[0], run="second"), parts))
     assert stored(admin) == Counter(wanted)
     assert sum(report.counts.duplicates for report in reports) == 150
-    forgotten()
+    forget_ids(admin)
     halves = [query.attempt(wanted[half::2], partition=half, run="third") for half in range(2)]
     assert stored(admin) == Counter(wanted)
     assert [half.counts.duplicates for half in halves] == [200, 200]
@@ -109,7 +104,7 @@ def test_a_repetition_stores_what_is_missing_behind_what_is_there(nats_server: N
     wanted = rows(0, 100)
     query = Query(nats_server.url, {"order": "partition"})
     query.attempt([row for i, row in enumerate(wanted) if i not in (3, 50)])
-    forgotten()
+    forget_ids(admin)
     again = query.attempt(wanted + rows(100, 120), attempt=1)
     assert (again.counts.acked, again.counts.duplicates) == (120, 98)
     numbers = [int(message.payload.split()[1]) for message in admin.messages(STREAM)]
@@ -119,9 +114,9 @@ def test_a_repetition_stores_what_is_missing_behind_what_is_there(nats_server: N
 def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsServer, admin: Admin) -> None:
     query, same = Query(nats_server.url), [("once.0", b"the same")] * 10
     query.attempt(same[:4], run="first")
-    forgotten()
+    forget_ids(admin)
     query.attempt(same[:3], partition=1, run="second")
-    forgotten()
+    forget_ids(admin)
     again = query.attempt(same[:3], partition=1, run="second", attempt=1)
     other = query.attempt(same[3:], partition=0, run="second")
     assert (again.counts.duplicates, other.counts.duplicates) == (3, 1)
@@ -130,7 +125,7 @@ def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsS
 
 def test_two_attempts_at_once_store_each_row_once(nats_server: NatsServer, admin: Admin) -> None:
     """The second one waits as long as the first one renews its marker, and then finds everything."""
-    query = Query(nats_server.url)
+    query = Query(nats_server.url, {"waitTimeout": "30s"})  # a lease that a slow thread renews in time, too
     slow = threading.Thread(target=lambda: query.attempt(batches(rows(0, 200), 20, 0.3)))
     slow.start()
     eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
@@ -150,9 +145,9 @@ def test_an_attempt_that_stood_still_publishes_nothing_when_another_has_taken_ov
     try:
         eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
         os.kill(frozen.pid, signal.SIGSTOP)
-        forgotten()
+        forget_ids(admin)
         query.attempt(rows(0, 2_000), attempt=1)
-        forgotten()
+        forget_ids(admin)
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
     frozen.join(60)
@@ -179,7 +174,7 @@ def test_what_was_removed_before_it_was_read_back_ends_the_task(nats_server: Nat
         "10 messages of stream 'ONCE' that were stored since batch 7 began are removed (sequences 1 to 10)"
         in report.fatal
     )
-    forgotten()
+    forget_ids(admin)
     report = query.with_options(onRetention="publish").attempt(rows(0, 100), attempt=2)
     assert (report.counts.acked, report.counts.duplicates) == (100, 90)
 
@@ -204,14 +199,14 @@ def test_other_options_than_the_first_run_had_are_refused(nats_server: NatsServe
 
 
 def test_rows_of_two_streams_are_found_among_those_of_others(nats_server: NatsServer, admin: Admin) -> None:
-    admin.create_stream("OTHER", ["other.>"], duplicate_window=FORGETFUL)
+    admin.create_stream("OTHER", ["other.>"], duplicate_window=WINDOW)
     both = [row for n in range(100) for row in (("once.a", b"%d" % n), ("other.a", b"%d" % n))]
     ours, theirs = (
         Query(nats_server.url, {"txnAppId": name, "txnVersion": "1"}, batch=None) for name in ("us", "them")
     )
     ours.attempt(both[:80])
     theirs.attempt(both)
-    forgotten()
+    forget_ids(admin)
     assert ours.attempt(both).counts.duplicates == 80
     for name, topic in ((STREAM, "once.a"), ("OTHER", "other.a")):
         assert values(admin.messages(name)) == Counter([row for row in both if row[0] == topic] * 2)
@@ -230,7 +225,7 @@ def test_ids_of_a_column_and_dead_letters_are_stored_once(nats_server: NatsServe
             yield batch.append_column("key", keys)
 
     first = query.attempt(come())
-    forgotten()
+    forget_ids(admin)
     again = query.attempt(come(), attempt=1)
     assert (first.counts.acked, first.counts.dead_lettered) == (50, 1)
     assert (again.counts.duplicates, again.counts.dead_lettered) == (50, 1)
@@ -265,14 +260,14 @@ def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
 
     def kill_and_restart() -> None:
         eventually(lambda: admin.info(STREAM)["state"]["messages"] >= 256, "a window is stored")
+        forget_ids(admin)
         nats_server.kill()
-        forgotten()
         killed.set()
         nats_server.start()
 
     killer = threading.Thread(target=kill_and_restart)
     killer.start()
-    options = {"maxInFlight": "256", "waitTimeout": "3s"}
+    options = {"maxInFlight": "256", "waitTimeout": "60s", "retryDeadline": "120s"}
     report = Query(nats_server.url, options).attempt(wanted)
     killer.join()
     assert (report.counts.acked, report.counts.duplicates) == (600, 256)
@@ -284,7 +279,8 @@ def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_
     nats_cluster: SharedNatsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Admin(nats_cluster.url) as admin:
-        config = {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3, "duplicate_window": 1_000_000_000}
+        config: dict[str, Any] = {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3}
+        config["duplicate_window"] = 1_000_000_000
         eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
         calls, real = [0], NatsBridge.send
 
@@ -306,7 +302,7 @@ def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_
 
         query = Query(nats_cluster.url, {"maxInFlight": "64"})
         query.attempt(rows(0, 400))
-        time.sleep(1.2)
+        forget_ids(admin, config["duplicate_window"])
         monkeypatch.setattr(NatsBatchLedger, "bounds", bounds)
         again = query.attempt(rows(0, 600), attempt=1)
         assert again.counts.duplicates >= 400

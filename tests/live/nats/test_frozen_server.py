@@ -77,6 +77,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all cases: each lets the server go on that it has stopped, waits for it, and has streams of its own."""
     with Cluster(tmp_path_factory.mktemp("frozen")) as cluster, Admin(cluster.url) as admin:
         for config in DiscoveryLayout().streams():
             make(admin, config)

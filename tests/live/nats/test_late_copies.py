@@ -14,10 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mama_spark.nats.protocol import client
 from mama_spark.nats.server.nats_server import NatsServer
+from mama_spark.publishing.window.stream_ends import StreamEnds
 from mama_spark.spark.sink.job import PartitionReport
-from mama_spark.testing.waiting import eventually
+from mama_spark.testing.waiting import TIMEOUT, eventually
 
+from tests.support.nats.forgotten_ids import forget_ids_as
 from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
@@ -27,11 +30,6 @@ pytestmark = [pytest.mark.thorough, pytest.mark.own_server]
 WINDOW = 1_000_000_000  #: nanoseconds in which the stream recognises ids
 IN_FLIGHT = 256
 OPTIONS = {"maxInFlight": str(IN_FLIGHT), "retryDeadline": "120s", "waitTimeout": "2s"}
-
-
-def forgotten() -> None:
-    """Returns when no server remembers an id."""
-    time.sleep(4 * WINDOW / 1e9)
 
 
 class Aside:
@@ -101,12 +99,21 @@ class FreezingCluster:
         eventually(lambda: self.stored == stored, "they are stored")
         self.node.pause()
 
+    def fill_buffers(self, start: Callable[[], None] = lambda: None) -> None:
+        """Freeze at 500 rows; who publishes does not leave it before rows are in its buffers, however slow it is."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "PATIENCE", TIMEOUT)
+            start()
+            self.freeze_at(500)
+            eventually(lambda: b"row 600" in self.proxy.heard, "rows are in its buffers")
+
+    def forget_ids(self) -> None:
+        forget_ids_as(self.admin, "MAMA_BATCHES.probe")
+
     def kill_publisher(self, query: Query, given: list[Row]) -> str:
         """When the server that stands still has rows in its buffers; the others' addresses."""
         first = get_context("fork").Process(target=query.attempt, args=(self.rows(given, 500, wait=60.0),))
-        first.start()
-        self.freeze_at(500)
-        eventually(lambda: b"row 600" in self.proxy.heard, "rows are in its buffers")
+        self.fill_buffers(first.start)
         first.kill()
         first.join()
         return ",".join(node.url for node in self.cluster.nodes if node is not self.node)
@@ -148,7 +155,7 @@ def test_what_is_in_the_buffers_of_a_frozen_server_is_not_sent_again_before_it_i
     def wake_up() -> None:
         frozen.freeze_at(500)
         eventually(lambda: frozen.stored >= len(given) - IN_FLIGHT, "others go on")
-        forgotten()
+        frozen.forget_ids()
         frozen.node.resume() if end == "wakes up" else frozen.node.kill()
 
     url = frozen.proxy.url if end == "wakes up" else frozen.node.url
@@ -167,7 +174,7 @@ def test_a_repetition_waits_for_the_server_that_a_killed_attempt_has_sent_to(
 
     def wake_up() -> None:
         eventually(lambda: "has sent rows, and server" in caplog.text or frozen.stored == len(given), "it waits")
-        forgotten()
+        frozen.forget_ids()
         frozen.node.resume()
 
     with Aside(wake_up):
@@ -180,9 +187,9 @@ def test_who_does_not_wait_is_told_each_row_that_is_stored_twice(frozen: Freezin
     given = rows(0, 1_000)
 
     def wake_up() -> None:
-        frozen.freeze_at(500)
+        frozen.fill_buffers()
         eventually(lambda: frozen.stored == len(given), "all are sent again")
-        forgotten()
+        frozen.forget_ids()
         frozen.node.resume()
 
     more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
@@ -199,7 +206,7 @@ def test_a_repetition_that_does_not_wait_names_each_row_that_is_stored_twice(
     others = frozen.kill_publisher(Query(frozen.proxy.url, OPTIONS), given)
     more = {"onSilentServer": "publish", "flightLog": str(tmp_path / "log")}
     report = Query(others, {**OPTIONS, **more}).attempt(given, attempt=1)
-    forgotten()
+    frozen.forget_ids()
     frozen.node.resume()
     eventually(lambda: frozen.stored > len(given), "the server hands on what it has")
     assert len(frozen.named(report, tmp_path / "log")) == 500, "those that were found are stored once"
@@ -222,10 +229,18 @@ def test_a_link_that_is_slower_than_ids_are_remembered_doubles_nothing(nats_serv
     assert found == Counter(given), f"{found.total() - len(given)} are doubled"
 
 
-def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(tmp_path: Path) -> None:
+def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It forgets their ids when the window has passed, and stores them all when the others go on (nats-server 2.15.1).
     The markers are written all the time: it alone has them, and it leads the cluster, too."""
-    given = rows(0, 1_000)
+    given, ends, real = rows(0, 1_000), [0], StreamEnds.note
+
+    def note(noted: StreamEnds, at: float, last: int) -> None:
+        real(noted, at, last)
+        ends.append(last)
+
+    monkeypatch.setattr(StreamEnds, "note", note)
     with Cluster(tmp_path) as cluster, Admin(cluster.url) as any_of_them:
         leader = cluster.node(cluster.nodes[0].ask("jsz")["meta_cluster"]["leader"])
         followers = [node for node in cluster.nodes if node is not leader]
@@ -252,7 +267,7 @@ def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(t
             def come() -> Iterator[pa.RecordBatch]:
                 yield from batches(given[:500])
                 eventually(lambda: admin.info(STREAM)["state"]["messages"] == 500, "they are stored")
-                time.sleep(1.0)  # the task notes where the stream ends; else it looks behind some rows
+                eventually(lambda: ends[-1] == 500, "the task notes where the stream ends")
                 for node in followers:
                     node.pause()
                 yield from batches(given[500:])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 from mama_spark.nats.jetstream import streams
 from mama_spark.nats.server.nats_server import NatsServer
 
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, Row
 
@@ -24,8 +24,6 @@ accounts { HOME: {
       {destination: "here.{{wildcard(1)}}", weight: 50%}, {destination: "there.{{wildcard(1)}}", weight: 50%} ]
 } } }
 """
-#: Nanoseconds, the shortest that a server takes.
-WINDOW = 100_000_000
 MOVED: list[Row] = [(f"there.moved.{n % 2}", b"row %d" % n) for n in range(9)]
 STAYS: list[Row] = [("there.stays", b"row %d" % n) for n in range(9)]
 
@@ -63,7 +61,7 @@ def test_a_batch_that_is_written_again_is_looked_for_where_its_topics_are_moved_
     for known in (0, len(MOVED + STAYS)):
         report = once.attempt(MOVED + STAYS)
         assert (report.fatal, report.counts.acked, report.counts.duplicates) == (None, len(MOVED + STAYS), known)
-        time.sleep(2 * WINDOW / 1e9)
+        forget_ids(admin)
     assert stored(admin) == {"THERE": sorted(v for _, v in STAYS), "HERE": sorted(v for _, v in MOVED)}
 
 

@@ -458,10 +458,9 @@ def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServ
     alone(_open_and_close, nats_server.url, 1000)
 
 
-def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
-    """Not a turn of another thread, either."""
+def _fork(url: str) -> None:
     before = sockets()
-    with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as threads:
+    with opened(url) as connection, ThreadPoolExecutor(1) as threads:
         (mine,) = sockets() - before
         entered, forked = threading.Event(), threading.Event()
 
@@ -488,3 +487,8 @@ def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
         forked.set()
         driving.result(TIMEOUT)
         assert echoes(connection), "the parent's goes on"
+
+
+def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:
+    """Not a turn of another thread, either."""
+    alone(_fork, nats_server.url)

@@ -14,7 +14,7 @@ from mama_spark.nats.protocol.direct_get import StoredMessage
 from mama_spark.nats.protocol.records import DeliveryBuffer, DeliveryParser
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.log_suite import LoggedRecord, everything, rows
-from mama_spark.testing.waiting import eventually
+from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.nats.nats_log import MANY, SIZE, consumers, fill, held_to, reading
 from tests.support.nats.nats_servers import Admin
@@ -144,7 +144,7 @@ class _EmptyApi(_BehindApi):
 @pytest.mark.parametrize("consumers", [2, 1_000_000])
 def test_stored_records_that_consumers_deny_end_no_range(shared: NatsServer, full: str, consumers: int) -> None:
     """As those of a server do whose count is wrong, or whose sequences are beyond what it can."""
-    with reading(shared.url, timeout=1.5) as logs:
+    with reading(shared.url, timeout=TIMEOUT if consumers == 2 else 1.5) as logs:
         logs.api = _EmptyApi(logs.api, consumers)  # type: ignore[assignment]
         log = logs.log(full)
         if consumers == 2:
@@ -194,7 +194,7 @@ class _BehindLeader:
 
 def test_a_leader_that_is_behind_is_waited_for(shared: NatsServer, full: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log does not end, and does not go back, unless it stays so: then the stream was restored."""
-    monkeypatch.setattr("mama_spark.nats.read.log_connection._CATCH_UP", 0.5)
+    monkeypatch.setattr("mama_spark.nats.read.log_connection._CATCH_UP", TIMEOUT)
     with reading(shared.url) as logs:
         logs.api = api = _BehindLeader(logs.api)  # type: ignore[assignment]
         log = logs.log(full)
@@ -203,6 +203,7 @@ def test_a_leader_that_is_behind_is_waited_for(shared: NatsServer, full: str, mo
         api.behind = 3
         assert log.bounds().last == MANY
         api.behind = 1_000_000
+        monkeypatch.setattr("mama_spark.nats.read.log_connection._CATCH_UP", 0.5)
         assert log.bounds().last == 0
 
 

@@ -181,12 +181,14 @@ def test_only_what_was_written_to_a_reader_is_acknowledged(caplog: pytest.LogCap
     bridge = OpenMamaBridge(OpenMamaSettings(settings.without_receiving(), wait_for_subscribers=60.0))
     finished: list[FlightBatch] = []
     policy = WindowConfig(4096, 2048, wait_timeout=0.2, ack_timeout=1.0)
-    publisher = BatchPublisher(bridge, policy, on_finished=finished.append, config=BatchConfig(OnOutage.FAIL_ROWS))
+    patient = replace(policy, ack_timeout=60.0)
+    publisher = BatchPublisher(bridge, patient, on_finished=finished.append, config=BatchConfig(OnOutage.FAIL_ROWS))
     with SlowReader(port, "A") as reader:
         bridge.open()
         publisher.start()
         publisher.put(batch(10))
         eventually(lambda: finished, "the first ones are written")
+        publisher.window.policy = policy
         publisher.put(big)
         publisher.drain()
         assert [set(flights.state.tolist()) for flights in finished] == [{FlightState.ACKED}, {FlightState.TIMEOUT}]

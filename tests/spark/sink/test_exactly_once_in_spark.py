@@ -12,15 +12,13 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.waiting import eventually
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import STREAM, rows, values
 from tests.support.spark.sink_harness import flights
-from tests.support.spark.subscribe_harness import publish
 
-WINDOW = 100_000_000
 PATIENCE = 240
 
 
@@ -50,23 +48,6 @@ def write_input(folder: Path, files: int, n: int) -> Counter[tuple[str, bytes]]:
     return every
 
 
-def await_forgotten_ids(admin: Admin) -> None:
-    """Until the server takes an id again that was stored after all others: then it knows none of them any more."""
-    first = int(admin.info(STREAM)["state"]["last_seq"]) + 1
-    probe = [("once.probe", b"", {"Nats-Msg-Id": f"probe {first}"})]
-
-    def last() -> int:
-        publish(admin, probe)
-        return int(admin.info(STREAM)["state"]["last_seq"])
-
-    eventually(lambda: last() > first, "the server has forgotten the ids of the batch")
-
-
-def published(admin: Admin) -> Counter[tuple[str, bytes]]:
-    """Rows that are stored, without what :func:`await_forgotten_ids` stored."""
-    return values(message for message in admin.messages(STREAM) if message.topic != "once.probe")
-
-
 def test_a_batch_that_runs_again_with_other_partitions_publishes_nothing(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
 ) -> None:
@@ -79,10 +60,10 @@ def test_a_batch_that_runs_again_with_other_partitions_publishes_nothing(
         writer = rows.writeStream.format("mamapub").options(**options).trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         assert query.awaitTermination(PATIENCE)
-        assert published(admin) == wanted
+        assert values(admin.messages(STREAM)) == wanted
         (commits / "0").unlink()
         (commits / ".0.crc").unlink(missing_ok=True)
-        await_forgotten_ids(admin)
+        forget_ids(admin)
     assert pc.sum(pc.equal(flights(log, committed=None)["sends"], 0)).as_py() == 800
     assert len(flights(log)) == 800
 
@@ -98,10 +79,10 @@ def test_a_batch_write_in_foreach_batch_that_is_repeated_publishes_nothing(
         for partitions in (2, 3):
             rows = frame.repartition(partitions)
             rows.write.format("mamapub").options(**given, txnVersion=str(batch)).mode("append").save()
-            await_forgotten_ids(admin)
+            forget_ids(admin)
 
     source = spark.readStream.schema("topic STRING, value STRING").option("maxFilesPerTrigger", 1)
     frame = source.json(str(tmp_path / "input"))
     query = frame.writeStream.foreachBatch(publish).trigger(availableNow=True).start()
     assert query.awaitTermination(PATIENCE)
-    assert published(admin) == wanted
+    assert values(admin.messages(STREAM)) == wanted

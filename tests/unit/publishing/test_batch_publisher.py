@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 from uuid import uuid4
 
@@ -375,8 +375,11 @@ def test_nothing_is_stored_behind_a_message_that_may_be_repeated(
 ) -> None:
     one_by_one = WindowConfig(1, 0, wait_timeout=0.05, ordered=True, retry=RetryPolicy(2, (0.01,), None))
     fixture.broker.then(["ack", "ack", fault, fault, fault])
-    publisher = fixture.publisher(one_by_one, on_outage=on_outage, outage_timeout=60.0)
-    publisher.put(batch(6))
+    publisher = fixture.publisher(replace(one_by_one, wait_timeout=60.0), on_outage=on_outage, outage_timeout=60.0)
+    publisher.put(batch(2))
+    publisher.wait_settled()
+    publisher.window.policy = one_by_one
+    publisher.put(batch(4, 2))
     if on_outage is not OnOutage.FAIL:
         with pytest.raises(BackgroundTaskFailed, match="nothing may be stored behind it") as caught:
             publisher.drain()

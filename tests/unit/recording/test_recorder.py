@@ -13,6 +13,7 @@ from mama_spark.tango.recorder.record_source import TangoRecordSource
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 from mama_spark.tango.source.device import Attribute, Device
 from mama_spark.tango.source.event_source import TangoEventSource
+from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.ports import lasting_port
 
@@ -37,7 +38,7 @@ class Log:
 
 
 def until(seen: Callable[[], bool]) -> Callable[[], bool]:
-    late = time.monotonic() + 10
+    late = time.monotonic() + TIMEOUT
     return lambda: seen() or time.monotonic() > late
 
 

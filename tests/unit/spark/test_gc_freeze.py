@@ -20,14 +20,20 @@ from pyspark.sql.types import StringType, StructType
 from tests.support.tables import each
 
 
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    """Nothing is exempted when a test begins; `tests.support.memory` exempts what files before have left."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process takes itself for a worker of Spark."""
     monkeypatch.setattr(gc_freeze, "in_worker", lambda: True)
     monkeypatch.setattr(gc_freeze, "_last_count", 0)
     monkeypatch.setattr(gc_freeze, "_frozen_count", 0)
-    yield
-    gc.unfreeze()
 
 
 GIVEN = {"url": "nats://localhost", "gcFreeze": "true"}

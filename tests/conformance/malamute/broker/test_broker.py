@@ -27,8 +27,10 @@ from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, wri
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.testing.waiting import until
 
+from tests.support.clocks import Clock
 from tests.support.malamute.mlp import Peer
-from tests.support.malamute.raw_malamute_clients import OK, Make
+from tests.support.malamute.raw_malamute_clients import OK, Make, Site
+from tests.support.memory import alone
 from tests.support.tiers import EXPLORE
 from tests.support.vectors import vectors
 
@@ -147,8 +149,8 @@ def test_many_streams_and_as_many_clients(make: Make) -> None:
     assert len(site.broker.clients()) == count + 1
 
 
-def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(make: Make, tmp_path: Path) -> None:
-    site, count = make(folder=tmp_path), 300
+def _read_many_streams(folder: Path) -> None:
+    site, count = Site(Clock(), folder), 300
     reader = site.peer(b"r", hwm=0)
     for kind in (b"simple", b"kept"):
         assert reader.until_pong(wire.StreamRead(kind, b"")) == [OK]
@@ -159,13 +161,18 @@ def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(mak
     shared = SimpleEngine.shared_threads + DurableEngine.shared_threads + 1  # and a clock
     assert threads - before[1] < shared
     assert descriptors - before[0] <= 2 * shared, "each thread has a socket"
-    assert not list(tmp_path.glob("kept*")), "nor anything on the disk"
+    assert not list(folder.glob("kept*")), "nor anything on the disk"
     writer = site.peer(b"w")
     for kind in (b"simple", b"kept"):
         writer.send(wire.StreamWrite(b"%s7" % kind), wire.StreamSend(b"x", [kind]))
         got = reader.get()
         assert isinstance(got, wire.StreamDeliver)
         assert got.content == [kind]
+    site.close()
+
+
+def test_streams_that_have_only_readers_cost_neither_threads_nor_descriptors(tmp_path: Path) -> None:
+    alone(_read_many_streams, tmp_path)
 
 
 def test_streams_are_limited_by_open_files_and_it_is_said(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -282,8 +289,16 @@ def test_any_frames_leave_the_broker_as_it_was(make: Make, tmp_path: Path, count
                 peer.socket.recv_multipart()
     probe = site.peer(b"probe")
     assert probe.until_pong() == []
-    machine = site.broker._loop.machine if site.broker._loop else None
-    assert machine is not None
-    assert len(machine.streams) <= 20
+    loop = site.broker._loop
+    assert loop is not None
+    assert len(loop.machine.streams) <= 20
     site.until_nobody_is_left()
+
+    def nothing_is_left() -> bool:
+        site.clock.ahead += 1.0
+        engines = loop.engines
+        tables = (loop.clients.blocked, engines._starting, engines._lagging, engines._ending, engines._abandoned)
+        return site.broker.streams() == [b"_MAMA_EVENTS"] and not any(tables)
+
+    until(nothing_is_left, site.broker.metrics)
     site.healthy()

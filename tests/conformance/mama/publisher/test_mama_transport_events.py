@@ -40,12 +40,14 @@ def test_a_full_queue_is_told_at_the_send_and_loses_nothing(
 def test_sends_wait_for_a_transport_that_takes_nothing_and_give_up_in_time(
     memory: MemoryMamaHarness, recorder: CallbackRecorder
 ) -> None:
-    publisher = published(memory, memory.transport(call_timeout=0.2), recorder)
+    transport = memory.transport()
+    publisher = published(memory, transport, recorder)
     memory.broker.then(["full"])
     publisher.send(a_message(1))
-    memory.broker.up = False
+    memory.broker.up, patience = False, transport.loop._call_timeout
+    transport.loop._call_timeout = 0.2
     fails(Status.TIMEOUT, publisher.send, a_message(2), match=r"accepted no message for 0\.2 s")
-    memory.broker.up = True
+    memory.broker.up, transport.loop._call_timeout = True, patience
     publisher.send(a_message(3))
     publisher.destroy()
     assert [m.payload for m in memory.held()] == [encode(a_message(1)), encode(a_message(3))]

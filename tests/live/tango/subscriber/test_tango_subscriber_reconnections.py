@@ -70,7 +70,7 @@ def test_a_restarted_server_is_reconnected_with_one_value_and_a_restart(
 @pytest.mark.spec("TG-40")
 def test_a_stopped_server_loses_heartbeats_and_continues_without_a_gap(tmp_path: Path) -> None:
     """SIGSTOP and SIGCONT: the process stays, so nothing is lost. Its heartbeat period is shorter than in cppTango."""
-    times = Timeouts(check=0.3, heartbeat=3.0, confirm=200.0, retry=Backoff(0.1, 0.3))
+    times = Timeouts(check=0.3, heartbeat=6.0, confirm=200.0, retry=Backoff(0.1, 0.3))
     with (
         SourceProcess(tmp_path, ("long", "short"), heartbeat_period=0.3) as server,
         TangoSubscriber(timeouts=times, timeout=0.5, report_availability=True) as subscriber,
