@@ -21,9 +21,9 @@ from mama_spark.nats.check import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
-from tests.support.fault_driver import Driver, fresh_message_gets_through
+from tests.support.fault_driver import Driver
 from tests.support.nats.connections import connected
-from tests.support.nats.nats_servers import Admin, make_certificates
+from tests.support.nats.nats_servers import Admin
 
 T = TypeVar("T")
 
@@ -194,35 +194,3 @@ def test_a_publisher_goes_on_with_renewed_credentials(tmp_path: Path) -> None:
             driver.drain()
             assert driver.events() == {"acked": 200}, driver.reasons[:3]
             driver.conserved(admin)
-
-
-def test_a_server_that_wants_a_client_certificate_gets_one(tmp_path: Path) -> None:
-    certs = make_certificates(tmp_path / "tls")
-    with NatsServer(tmp_path / "n", config=certs.verifying) as server:
-        url = server.url.replace("nats:", "tls:")
-        tls: dict[str, Any] = {"tls_ca": str(certs.ca), "tls_cert": str(certs.cert), "tls_key": str(certs.key)}
-        with Driver(url, stream="S", create_stream=True, **tls) as driver:
-            driver.put(["s.a"], 100)
-            driver.drain()
-            assert driver.events() == {"acked": 100}
-        bridge = NatsBridge(NatsSettings((url,), tls_ca=str(certs.ca), connect_timeout=10.0))
-        with pytest.raises(ConfigError, match=r"(?i)certificate"):
-            bridge.open()
-        bridge.close()
-
-
-@pytest.mark.own_server
-def test_of_several_servers_one_that_is_up_will_do(nats_server: NatsServer, tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "gone") as gone:
-        dead = gone.url
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("S", ["s.>"])
-        with Driver(f"{dead},{nats_server.url}") as driver:
-            driver.begin(["s.a"], 100)
-            nats_server.kill()
-            nats_server.restart()
-            driver.put(["s.a"], 100)
-            driver.drain()
-            assert driver.events() == {"acked": 200}
-            driver.conserved(admin)
-        fresh_message_gets_through(f"{dead},{nats_server.url}", "s.new")

@@ -184,23 +184,6 @@ def test_a_closed_pipe_ends_the_command_although_nothing_happens(
         process.stderr.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--url", "nats://127.0.0.1:1", "-o", "connectTimeout=300ms"), "127.0.0.1:1"),
-        (("--option", "startingOfsets=x"), "startingOffsets"),
-        (("--option", "token"), "NAME=VALUE"),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_exit_code_2(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["sources", "--once", *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert len(error.strip().splitlines()) == 1
-
-
 def test_lines_of_losses_and_of_hostile_names_are_harmless() -> None:
     gap = DiscoveryRow("gap", "gap", gap_from=3, gap_to=9, origin="MAMA_EVENTS", event_time=0)
     for line in (source_line(gap), event_line(gap)):

@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 import zmq
-from mama_spark.contracts.bridge import DiscoveryEvent, SourceKey
+from mama_spark.contracts.bridge import SourceKey
 from mama_spark.contracts.errors import ConfigError, DataLost, MamaError
 from mama_spark.discovery import lease_keeper
 from mama_spark.malamute.bridge.discovery import client as discovery_client
 from mama_spark.malamute.bridge.discovery.bridge import MalamuteDiscovery, MalamuteLeases
 from mama_spark.malamute.bridge.discovery.client import DiscoverySettings
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, DiscoveryMessage
-from mama_spark.malamute.broker.broker.loop import BrokerLoop
 from mama_spark.malamute.client.calls import CallFailed
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
-from mama_spark.mama.messages.event_records import EventRecord, decode_event
-from mama_spark.mama.messages.omnm import decode
 
 from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
@@ -128,60 +125,6 @@ def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broke
         plain.write("_MAMA_EVENTS")
     follower.step()
     assert [c.kind for c in follower.found][:3] == [RECORD, SUSPECT, OFFLINE]
-
-
-@pytest.mark.spec("PE-05", "PE-17")
-def test_plain_clients_that_come_read_write_and_go_are_topic_events(broker: BrokerHere, opened: Opened) -> None:
-    """SUBSCRIBED and UNSUBSCRIBED from READ, CANCEL, CLOSE and expiry; OpenMAMA messages of the rest."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    follower = Follower(opened(), readers=True)
-    one = Peer(context, broker.url).open(b"one")
-    assert one.ask(commands.StreamRead(b"prices", b"^eu")) == commands.Ok()
-    assert one.ask(commands.StreamRead(b"prices", b"^us")) == commands.Ok()
-    assert one.ask(commands.StreamCancel(b"prices")) == commands.Ok()
-    two = Peer(context, broker.url).open(b"two")
-    assert two.ask(commands.StreamWrite(b"prices")) == commands.Ok()
-    assert two.ask(commands.StreamRead(b"news", b"")) == commands.Ok()
-    assert two.ask(commands.Close()) == commands.Ok()
-    three = Peer(context, broker.url).open(b"three")
-    assert three.ask(commands.StreamRead(b"news", b"x")) == commands.Ok()
-    broker.broker._inspect(_silence_of(b"three"))
-    found = follower.until(lambda found: _about(found, "client three went"))
-    context.destroy(0)
-    readers = [(c.kind.name, c.topic, c.info) for c in found if c.kind is not EVENT]
-    assert readers == [
-        ("SUBSCRIBED", "prices", "client one reads ^eu"),
-        ("SUBSCRIBED", "prices", "client one reads ^us"),
-        ("UNSUBSCRIBED", "prices", "client one"),
-        ("SUBSCRIBED", "news", "client two"),
-        ("UNSUBSCRIBED", "news", "client two"),
-        ("SUBSCRIBED", "news", "client three reads x"),
-        ("UNSUBSCRIBED", "news", "client three"),
-    ]
-    assert [(e.event, e.topic, e.info) for e in _about(found, "client two")] == [
-        ("CONNECTED", None, "client two"),
-        ("PUBLISH_CREATE", "prices", "client two"),
-        ("PUBLISH_DESTROY", "prices", "client two"),
-        ("GONE", None, "client two went: close"),
-    ]
-    assert [e.info for e in _about(found, "client three went")] == ["client three went: nothing heard for too long"]
-
-
-def _silence_of(address: bytes) -> Callable[[BrokerLoop], None]:
-    """In the broker's thread: it has heard nothing of this client for too long."""
-
-    def silent(loop: BrokerLoop) -> None:
-        client = loop.machine.clients.by_address[address]
-        client.last_heard = -1e9
-        loop.machine.clients.by_identity.move_to_end(client.identity, last=False)  # the longest silent first
-
-    return silent
-
-
-def _about(found: list[DiscoveryEvent], info: str) -> list[EventRecord]:
-    """What OpenMAMA messages say of somebody."""
-    records = [decode_event(decode(c.payload or b"")) for c in found if c.kind is EVENT]
-    return [record for record in records if (record.info or "").startswith(info)]
 
 
 def test_a_warm_connection_writes_to_the_log_of_its_next_bridge(broker: BrokerHere) -> None:

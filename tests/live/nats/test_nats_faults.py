@@ -27,7 +27,6 @@ from tests.support.proxy import Proxy
 
 MESSAGE: dict[str, Any] = {"ack_mode": "message"}
 BATCH: dict[str, Any] = {"ack_mode": "batch"}
-MODES = pytest.mark.parametrize("mode", [MESSAGE, BATCH], ids=["message", "batch"])
 
 
 @pytest.fixture
@@ -75,15 +74,14 @@ def test_a_server_that_comes_back_has_lost_and_doubled_nothing(
     fresh_message_gets_through(nats_server.url, "s.new", **mode)
 
 
-@MODES
-def test_a_cut_connection_loses_and_doubles_nothing(admin: Admin, proxy: Proxy, mode: dict[str, Any]) -> None:
-    with Driver(proxy.url, **mode) as driver:
+def test_a_cut_connection_loses_and_doubles_nothing(admin: Admin, proxy: Proxy) -> None:
+    with Driver(proxy.url, **BATCH) as driver:
         n = in_full_flight(driver, "s.a", "s.b")
         proxy.cut()
         driver.drain()
         assert driver.events() == {"acked": n}, driver.reasons[:3]
         driver.conserved(admin)
-    fresh_message_gets_through(proxy.url, "s.new", **mode)
+    fresh_message_gets_through(proxy.url, "s.new", **BATCH)
 
 
 def test_a_cut_in_batch_mode_is_resolved_without_ids(admin: Admin, proxy: Proxy) -> None:
@@ -129,11 +127,8 @@ def test_a_server_that_takes_smaller_messages_from_now_on_refuses_the_large_ones
 
 
 @pytest.mark.own_server
-@pytest.mark.parametrize("mode", [MESSAGE, BATCH], ids=["message", "batch"])
-def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(
-    nats_server: NatsServer, admin: Admin, mode: dict[str, Any]
-) -> None:
-    with Driver(nats_server.url, wait_timeout=0.5, **mode) as driver:
+def test_a_frozen_server_is_outwaited_and_late_acks_are_counted(nats_server: NatsServer, admin: Admin) -> None:
+    with Driver(nats_server.url, wait_timeout=0.5, **BATCH) as driver:
         driver.begin(["s.a"], 100)
         nats_server.pause()
         driver.put(["s.a"], 1_400, size=1000)

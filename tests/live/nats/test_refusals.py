@@ -16,7 +16,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
 from tests.support.fault_driver import Driver, fresh_message_gets_through
-from tests.support.nats.nats_servers import Admin, make_certificates
+from tests.support.nats.nats_servers import Admin
 from tests.support.nats.plain_nats_connection import PlainNatsConnection
 
 
@@ -182,15 +182,6 @@ def test_a_denied_subject_fails_its_rows_at_once_and_no_others(tmp_path: Path, w
                 driver.conserved(admin)
 
 
-def test_tls_is_checked_against_the_named_ca(tmp_path: Path) -> None:
-    certs = make_certificates(tmp_path / "tls")
-    with NatsServer(tmp_path / "n", config=certs.config) as server:
-        url = server.url.replace("nats:", "tls:")
-        refuses(url, "(?i)certificate", tls_ca=str(certs.other_ca))
-        refuses(url, "TLS", tls_ca=str(tmp_path / "missing.pem"))
-        opened(url, tls_ca=str(certs.ca)).close()
-
-
 def test_what_does_not_serve_is_refused_at_open(nats_server: NatsServer, admin: Admin, tmp_path: Path) -> None:
     limit = r"127\.0\.0\.1:9.*the limit is option connectTimeout; waitTimeout begins when messages are sent"
     refuses("nats://a:secret@127.0.0.1:9", limit, Unavailable, connect_timeout=0.5)
@@ -253,17 +244,6 @@ def test_ten_thousand_topics_of_one_stream_cost_a_few_questions(nats_server: Nat
     bridge.close()
     assert len(prepared.rejected) == 100
     assert asked < 20 + 100, "and one for each topic that no stream has a subject for"
-
-
-def test_repeats_are_acknowledged_as_duplicates(nats_server: NatsServer, admin: Admin) -> None:
-    admin.create_stream("S", ["s.>"])
-    for duplicates in (0, 500):
-        with Driver(nats_server.url, wait_timeout=60.0) as driver:
-            driver.put(["s.a"], 500)
-            driver.drain()
-            assert driver.events() == {"acked": 500}
-            assert driver.counters.duplicates == duplicates
-            driver.conserved(admin)
 
 
 @pytest.mark.own_server

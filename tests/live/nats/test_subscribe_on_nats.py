@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +31,6 @@ def query(url: str, offset: Any = None, **options: str) -> StreamQuery:
 
 def read(query: StreamQuery, *, limited: bool = False) -> list[int]:
     return [row["sequence"] for row in query.batch(limited=limited)]
-
-
-def test_stream_whose_limits_can_remove_messages_is_warned_of(
-    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("KEPT", ["kept.>"])
-        admin.create_stream("LATEST", ["latest.>"], max_msgs_per_subject=1)
-        admin.create_stream("YOUNG", ["young.>"], max_age=int(3600e9))
-    query(nats_server.url, topics="kept.>")
-    assert not caplog.records
-    query(nats_server.url, topics="latest.a,young.a")
-    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert len(warned) == 2
-    assert all(
-        text.startswith("mamasub: ") and name in text for text, name in zip(warned, ("LATEST", "YOUNG"), strict=True)
-    )
 
 
 def test_messages_replaced_by_newer_ones_of_their_topic_are_a_loss(nats_server: NatsServer) -> None:

@@ -21,15 +21,14 @@ HELD = 8000
 
 
 @pytest.mark.own_server
-@pytest.mark.parametrize("way", ["kill", "stop"])
-def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer, way: str) -> None:
+def test_a_server_that_restarts_costs_nothing(nats_server: NatsServer) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("S", ["S.>"])
         fill(nats_server.url, "S")
         with reading(nats_server.url) as logs:
             batches = logs.log("S").read(0, MANY)
             found = list(rows(next(batches)))
-            nats_server.kill() if way == "kill" else nats_server.shutdown()
+            nats_server.kill()
             nats_server.restart()
             held_to(found + everything(batches))
 

@@ -17,10 +17,9 @@ from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.memory.broker import MemoryBroker
 from mama_spark.openmama.source.market_data_source import SourceRules
 from mama_spark.openmama.source.source_state import SourceState
-from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_of
+from mama_spark.openmama.wire.dictionary import DictionaryEntry
 from mama_spark.openmama.wire.market_data import (
     MarketDataRequest,
-    dictionary_topic,
     request_message,
     subscription_topic,
 )
@@ -95,22 +94,6 @@ def test_an_image_then_updates_and_a_snapshot(tmp_path: Path, log: str) -> None:
             eventually(lambda: ("SUBSCRIBED", "A") in lab.callbacks(), "the subscription is seen")
             assert lab.callbacks().count(("onRequest", "A")) == 2
         assert lab.callbacks()[-1] == ("onDestroy", "A")
-
-
-@pytest.mark.spec("OW17", "OW23")
-def test_refusals_and_the_dictionary(tmp_path: Path, log: str) -> None:
-    with naming() as server, peer(url_of(server)) as one:
-        lab = MarketDataLab(tmp_path, log, url_of(server), RULES)
-        with lab.running():
-            subscriber = ScriptedSubscriber(one)
-            subscriber.subscribe("NOBODY")
-            subscriber.subscribe("UNKNOWN")
-            subscriber.ask(dictionary_topic("WOMBAT"), MarketDataRequest("DATA_DICT", 4, 5))
-            subscriber.until(3)
-            by_symbol = {m.get("wIssueSymbol"): m for m in subscriber.messages()}
-            assert by_symbol["NOBODY"].get("MdMsgStatus") == MsgStatus.NOT_ENTITLED
-            assert by_symbol["UNKNOWN"].get("MdMsgStatus") == MsgStatus.NOT_FOUND
-            assert DictionaryEntry(109, "bid", FieldType.PRICE) in dictionary_of(by_symbol[None])
 
 
 @pytest.mark.spec("OW21")

@@ -61,10 +61,10 @@ def _name(data_type: DataType, format_: Format) -> str:
     return f"{data_type.name}_{format_.name}".lower()
 
 
-def attributes_of_all(period: int | None) -> list[Attribute]:
+def attributes_of_all() -> list[Attribute]:
     labels = {DataType.ENUM: LABELS}
     return [
-        Attribute(_name(t, f), t, f, enum_labels=labels.get(t, ()), period=period)
+        Attribute(_name(t, f), t, f, enum_labels=labels.get(t, ()))
         for t in ALL
         for f in Format
         if f is not Format.UNKNOWN
@@ -72,12 +72,10 @@ def attributes_of_all(period: int | None) -> list[Attribute]:
 
 
 @pytest.mark.spec("TG-02", "TG-17", "TG-19", "TG-22", "TG-23")
-@pytest.mark.parametrize("event", [EventType.CHANGE, EventType.PERIODIC])
-def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: EventType) -> None:
+def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe) -> None:
     """Upstream: att_type_event"""
     qualities = [Quality.VALID, Quality.ALARM, Quality.CHANGING, Quality.WARNING]
-    period = 300 if event is EventType.PERIODIC else None
-    with source_of(*attributes_of_all(period), Attribute("enc", DataType.ENCODED)) as source:
+    with source_of(*attributes_of_all(), Attribute("enc", DataType.ENCODED)) as source:
         address, expected = source.address(DEVICE), []
         for number, (data_type, three) in enumerate(ALL.items()):
             for format_, value, dims in (
@@ -87,15 +85,12 @@ def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe, event: 
             ):
                 name, quality = _name(data_type, format_), qualities[number % 4]
                 time = CALENDAR + number
-                if period:
-                    source.set(DEVICE, name, value, time=time, quality=quality)
-                subscription = probe.subscribe(address, name, event.wire_name)
+                subscription = probe.subscribe(address, name, "change")
 
                 def push(name: str = name, value: Any = value, time: int = time, quality: Quality = quality) -> None:
-                    source.push_event(event, DEVICE, name, value, time=time, quality=quality)
+                    source.push_change_event(DEVICE, name, value, time=time, quality=quality)
 
-                if not period:  # the clock does it
-                    until(lambda s=subscription: len(probe.events(s)) > 1, push)  # type: ignore[misc]
+                until(lambda s=subscription: len(probe.events(s)) > 1, push)  # type: ignore[misc]
                 expected.append((subscription, name, spelled(value), dims, time, quality))
         for subscription, name, value, dims, time, quality in expected:
             told = probe.wait_events(subscription, 2)[-1]

@@ -106,25 +106,3 @@ def test_after_a_restart_each_event_comes_once_and_in_order_also_those_of_the_ti
         assert len(image) == len(set(image))
         fresh = [line for line in ("online desk 1", "online desk 2", "online desk 3") if fails or line not in image]
         assert changes == [*fresh, "online desk 0"]
-
-
-@pytest.mark.thorough
-@pytest.mark.spec("PE-05", "PE-17")
-def test_readers_that_know_nothing_of_us_come_and_go_and_our_own_are_left_out(
-    case: DiscoveryQueries, place: ForeignAnnouncer
-) -> None:
-    """SUBSCRIBED and UNSUBSCRIBED."""
-    place.create_stream("ORDERS", ["orders.>"])
-    told, without = BatchRecorder(), BatchRecorder()
-    case.run(told)
-    place.consumer("ORDERS", "desk-1", "orders.eu.>")
-    place.api("CONSUMER.DELETE.ORDERS.desk-1")
-    case.start(told)
-    lines = told.wait(lambda lines: "UNSUBSCRIBED orders.eu.>" in lines, "the consumer that came and went")
-    assert lines == ["image_end", "SUBSCRIBED orders.eu.>", "UNSUBSCRIBED orders.eu.>"]
-    came = told.rows[1]
-    assert (came["kind"], came["origin"]) == ("topic", "MAMA_ADVISORIES")
-    assert "desk-1" in came["info"]
-    assert "ORDERS" in came["info"]
-    case.run(without, "without", advisories="false", startingOffsets="earliest")
-    assert without.lines() == []

@@ -18,6 +18,9 @@ from tests.support.nats.nats_servers import Admin
 from tests.support.spark.sink_harness import check_conserved, numbered_orders
 
 Rows = list[dict[str, Any]]
+#: What does not depend on the middleware is shown on one or the other.
+on_nats = pytest.mark.parametrize("room", ["nats"], indirect=True)
+on_malamute = pytest.mark.parametrize("room", ["malamute"], indirect=True)
 
 
 @pytest.fixture
@@ -44,16 +47,7 @@ def table(path: str | Path) -> Rows:
     return [row for row in rows if row.get("kind", "flight") == "flight"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sequences"),
-    [
-        ({}, True),
-        ({"dedup": "false", "ackMode": "message"}, True),
-        ({"ackMode": "batch"}, False),
-        ({"order": "partition", "maxInFlight": "7", "refillAllowedAt": "0", "maxRatePerPartition": "20000"}, False),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "sequences"), [({}, True), ({"ackMode": "batch"}, False)], ids=str)
 def test_every_row_is_acked_stored_and_logged_once(
     spark: SparkSession, nats_server: NatsServer, admin: Admin, log: str, options: dict[str, str], sequences: bool
 ) -> None:
@@ -69,6 +63,7 @@ def test_every_row_is_acked_stored_and_logged_once(
     check_conserved(flights, df.collect(), [(m.sequence, m.topic, m.payload) for m in admin.messages("ORDERS")])
 
 
+@on_nats
 def test_json_headers_ids_prefix_and_parts_reach_the_broker(
     spark: SparkSession, room: RestartableBroker, log: str
 ) -> None:
@@ -118,6 +113,7 @@ def good(request: pytest.FixtureRequest) -> set[int]:
     return GOOD_ROWS[request.node.callspec.params["room"]]
 
 
+@on_nats
 def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str
 ) -> None:
@@ -143,6 +139,7 @@ def test_bad_rows_fail_alone_with_a_reason_and_without_a_retry(
     assert flights[2]["payload"] == b"v"
 
 
+@on_malamute
 def test_dead_letters_go_to_topic_and_table_in_full(
     spark: SparkSession, room: RestartableBroker, good: set[int], log: str, tmp_path: Path
 ) -> None:

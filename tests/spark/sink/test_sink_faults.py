@@ -57,8 +57,6 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Interrupte
     ("room", "options"),
     [
         ("nats", {}),
-        pytest.param("nats", {"dedup": "false", "ackMode": "batch"}, marks=pytest.mark.thorough),
-        pytest.param("nats", {"dedup": "false", "ackMode": "message"}, marks=pytest.mark.thorough),
         ("malamute", {}),
         pytest.param("malamute", {"dedup": "false"}, marks=pytest.mark.thorough),
     ],
@@ -81,14 +79,11 @@ def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
 
 @pytest.mark.thorough
 @once
-@pytest.mark.parametrize("ack_mode", ["auto", "message"])
-def test_order_of_each_partition_survives_a_killed_broker(
-    case: InterruptedWrite, background: Background, ack_mode: str
-) -> None:
-    n = 4_000 if ack_mode == "auto" else 2_000
+def test_order_of_each_partition_survives_a_killed_broker(case: InterruptedWrite, background: Background) -> None:
+    n = 4_000
     rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
     with case.gate:
-        options = {"maxRatePerPartition": str(n // 3), "order": "partition", "ackMode": ack_mode}
+        options = {"maxRatePerPartition": str(n // 3), "order": "partition"}
         writing = background(lambda: case.write(case.held(rows), **options))
         case.under_way(writing, n // 6)
         case.room.kill()

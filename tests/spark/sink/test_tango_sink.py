@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log import records
 from mama_spark.tango.types import AttributeValue, Quality
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.nats.nats_servers import Admin, FetchedMessage
@@ -32,12 +27,6 @@ def admin(admin: Admin) -> Admin:
 def write(df: DataFrame, server: NatsServer, **options: str) -> None:
     given = {"url": "tango://lab", "log": f"{server.url}/TANGO", **options}
     df.write.format("mamapub").options(**given).mode("append").save()
-
-
-def failure(df: DataFrame, server: NatsServer, **options: str) -> str:
-    with pytest.raises((PySparkException, Py4JJavaError)) as e:
-        write(df, server, **options)
-    return str(e.value)
 
 
 def values(stored: list[FetchedMessage]) -> list[AttributeValue]:
@@ -83,48 +72,3 @@ def test_every_row_is_a_record_of_the_log_and_acked_as_stored(
     assert found == {
         1_700_000_000_000_000_000 + 1000 * i: (f"temperature_{i % 10}", [i / 2], qualities[i % 4]) for i in range(N)
     }
-
-
-def test_bad_rows_fail_alone_and_the_dead_letter_shows_the_row(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
-) -> None:
-    rows = [
-        ("d/f/m", "good", 1.0, None),
-        (None, "a", 2.0, None),
-        ("d/f", "a", 3.0, None),
-        ("d/f/m", "a b", 4.0, None),
-        ("d/f/m", "a", 5.0, "splendid"),
-        ("d/f/m", "a", None, None),
-        ("d/f/m", "empty", None, "INVALID"),
-    ]
-    df = spark.createDataFrame(rows, "device string, attribute string, value double, quality string").coalesce(1)
-    log, dead = tmp_path / "log", tmp_path / "dead"
-    write(df, nats_server, flightLog=str(log), onError="deadletter", deadLetterTable=str(dead))
-    assert [v.name for v in values(admin.messages("TANGO"))] == ["good", "empty"]
-    told = {row["info"] for row in flights(log).to_pylist() if row["event"] == "completed_exceptionally"}
-    assert len(told) == 5
-    assert Counter(flights(log)["event"].to_pylist()) == {"acked": 2, "completed_exceptionally": 5}
-    letters = [json.loads(row["payload"]) for row in DeltaTable(str(dead)).to_pyarrow_table().to_pylist()]
-    assert sorted(letters, key=str) == sorted(
-        [dict(zip(("device", "attribute", "value", "quality"), row, strict=True)) for row in rows[1:6]], key=str
-    )
-    text = failure(df, nats_server)
-    assert "5 rows were not published" in text
-
-
-def test_what_cannot_be_published_is_refused_before_any_task(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin
-) -> None:
-    df = spark.sql("SELECT 'd/f/m' AS device, 'a' AS attribut, 1.0D AS value")
-    assert "no column 'attribute' (string); is it 'attribut'?" in failure(df, nats_server)
-    df = df.withColumnRenamed("attribut", "attribute")
-    assert "'qualty' is used by no rule; did you mean 'quality'?" in failure(
-        df.selectExpr("*", "'VALID' AS qualty"), nats_server
-    )
-    assert "Tango has no type for" in failure(
-        df.selectExpr("device", "attribute", "current_date() AS value"), nats_server
-    )
-    assert "column 'time' must be" in failure(df.selectExpr("*", "'now' AS time"), nats_server)
-    assert "option pack does not go with Tango" in failure(df, nats_server, pack="arrow")
-    assert "there is no stream 'NOWHERE'" in failure(df, nats_server, log=f"{nats_server.url}/NOWHERE")
-    assert admin.messages("TANGO") == []

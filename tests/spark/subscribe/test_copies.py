@@ -60,7 +60,7 @@ SOURCES = {
     ),
 }
 
-USUAL = ("sourced", "of atomic batches, with the server's headers")
+USUAL = "sourced"
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def cells() -> Iterator[object]:
     modes = {False: itertools.cycle(MODES), True: itertools.cycle(with_ids)}
     for (name, source), streaming, once in itertools.product(SOURCES.items(), (False, True), (True, False)):
         way = f"{'stream' if streaming else 'batch'}{', exactlyOnce' if once else ''}"
-        marks = () if once and streaming and name in USUAL else pytest.mark.thorough
+        marks = () if once and streaming and name == USUAL else pytest.mark.thorough
         yield pytest.param(source, next(modes[once]), streaming, once, id=f"{name}, {way}", marks=marks)
 
 

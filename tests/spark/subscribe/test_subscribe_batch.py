@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -28,14 +26,6 @@ class Reads:
 
     def rows(self, topics: str | None = "orders.>", /, **options: str) -> list[Row]:
         return sorted(self.frame(topics, **options).collect(), key=lambda row: (row.stream, row.sequence))
-
-    def sequences(self, **options: str) -> list[int]:
-        return [row.sequence for row in self.rows(**options)]
-
-    def failure(self, topics: str | None = "orders.>", /, **options: str) -> str:
-        with pytest.raises(PySparkException) as e:
-            self.frame(topics, **options).collect()
-        return str(e.value)
 
 
 @pytest.fixture
@@ -57,41 +47,6 @@ def test_every_message_is_a_row_with_all_that_the_stream_knows_of_it(reads: Read
     assert [(r.stream, r.sequence) for r in found] == [("ORDERS", i) for i in (1, 2, 3, 4)]
     assert all(a.timestamp <= b.timestamp for a, b in pairwise(found))
     assert [r.headers for r in reads.rows(includeHeaders="false")] == [None] * 4
-
-
-def test_topics_choose_streams_and_messages(reads: Reads, admin: Admin) -> None:
-    admin.create_stream("ORDERS", ["orders.>"])
-    admin.create_stream("TRADES", ["trades.>"])
-    store(admin, "ORDERS", plain("orders.eu.a", 3) + plain("orders.us.a", 2) + plain("orders.eu.b", 1))
-    store(admin, "TRADES", plain("trades.eu", 4))
-
-    def topics(given: str | None, **options: str) -> dict[str, int]:
-        return Counter(row.topic for row in reads.rows(given, **options))
-
-    assert topics("orders.eu.*") == {"orders.eu.a": 3, "orders.eu.b": 1}
-    assert topics("orders.*.a,trades.>") == {"orders.eu.a": 3, "orders.us.a": 2, "trades.eu": 4}
-    assert topics(None, stream="TRADES") == {"trades.eu": 4}
-    assert topics("trades.none") == {}
-    assert "holds no topic 'orders.us.a'" in reads.failure("orders.us.a", stream="TRADES")
-
-
-def test_what_was_read_can_be_published_again(reads: Reads, admin: Admin) -> None:
-    """The columns are those that the sink takes; with ``idColumn`` the stream drops what it has seen."""
-    admin.create_stream("ORDERS", ["orders.>", "copy.orders.>"])
-    store(
-        admin, "ORDERS", [(f"orders.r{i % 3}", b"%d" % i, {"Nats-Msg-Id": f"id-{i}", "n": str(i)}) for i in range(50)]
-    )
-    columns = reads.frame().select("topic", "value", "headers", "id")
-
-    def publish(frame: DataFrame, **options: str) -> None:
-        frame.write.format("mamapub").options(url=reads.url, **options).mode("append").save()
-
-    publish(columns, idColumn="id")
-    assert admin.info("ORDERS")["state"]["messages"] == 50
-    publish(columns.drop("id"), topicPrefix="copy")
-    copies = reads.rows("copy.>")
-    first = {(f"copy.{r.topic}", bytes(r.value), r.headers["n"][0]) for r in reads.rows()}
-    assert {(r.topic, bytes(r.value), r.headers["n"][0]) for r in copies} == first
 
 
 def numbers_that_take_filters() -> type[DataSource]:

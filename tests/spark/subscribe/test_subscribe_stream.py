@@ -17,8 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import ReadQuery, plain, store
 
-PATIENCE = 240
-
 
 @pytest.fixture
 def case(spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path) -> ReadQuery:

@@ -1,45 +1,28 @@
-"""What a recorder wrote, read by Spark: values by type, devices as sources, gaps and restarts as rows."""
+"""What a recorder wrote, read by Spark: devices as sources, gaps and restarts as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mama_spark.cli.commands.record import log_options
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.log.records import RecordKind
-from mama_spark.tango.types import AttributeValue, Quality
 from mama_spark.testing.waiting import until
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.nats.nats import account
 from tests.support.nats.nats_accounts import Accounts
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import parquet_rows
-from tests.support.tango_processes.recorder import STREAM, RecordedEvent, RecorderThread, settings
+from tests.support.tango_processes.recorder import STREAM, RecorderThread, settings
 from tests.support.tango_processes.servers import TangoServer
 
 Rows = list[dict[str, Any]]
 _KIND_AT = 5  #: byte of a record
-
-#: attribute -> what is pushed, column of the struct, what stands there
-VALUES: dict[str, tuple[Any, str, list[Any]]] = {
-    "boolean": (True, "value_bool", [True]),
-    "long": (-70000, "value_long", [-70000]),
-    "double": (2.5, "value_double", [2.5]),
-    "ulong64": (2**64 - 1, "value_ulong", [Decimal(2**64 - 1)]),
-    "string": ("hello", "value_string", ["hello"]),
-    "state_spectrum": (["ON", "MOVING"], "value_string", ["ON", "MOVING"]),
-    "encoded": ({"format": "fmt", "data": "010203"}, "value_encoded", [Row(format="fmt", data=bytearray(b"\1\2\3"))]),
-    "double_spectrum": ([0.0, 1.0, 2.0], "value_double", [0.0, 1.0, 2.0]),
-    "double_image": ([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], "value_double", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
-    "string_spectrum": (["a", "b"], "value_string", ["a", "b"]),
-}
 
 
 @pytest.fixture
@@ -67,65 +50,15 @@ def stored(admin: Admin, end: str, kind: RecordKind | None = None) -> int:
     return sum(kind is None or payload[_KIND_AT] == kind for payload in found)
 
 
-def qualities(admin: Admin, end: str) -> list[Quality]:
-    """Of the values that stand in the log."""
-    events = [decode(RecordedEvent(*m[:3]).frames) for m in admin.messages(STREAM) if m.topic.endswith(end)]
-    return [e.data.quality for e in events if isinstance(e, Event) and isinstance(e.data, AttributeValue)]
-
-
-def push_until(admin: Admin, lab: TangoServer, more: int = 1, attribute: str = "double") -> None:
+def push_until(admin: Admin, lab: TangoServer, more: int = 1) -> None:
     """Push until so many more events stand in the log."""
-    end, value = f".{attribute}.change", VALUES.get(attribute, (1.0,))[0]
-    before = stored(admin, end, RecordKind.EVENT)
-    until(lambda: stored(admin, end, RecordKind.EVENT) >= before + more, lambda: lab.push(attribute, value))
+    before = stored(admin, ".double.change", RecordKind.EVENT)
+    until(lambda: stored(admin, ".double.change", RecordKind.EVENT) >= before + more, lambda: lab.push("double", 2.5))
 
 
 def subscribed(spark: SparkSession, server: NatsServer, **options: str) -> DataFrame:
     given = {"url": server.url, "stream": STREAM, "tango": "true", **options}
     return spark.read.format("mamasub").options(**given).load()
-
-
-@pytest.mark.spec("TG-11", "TG-12", "TG-17", "TG-18")
-def test_values_are_in_the_column_of_their_type_and_errors_beside_them(
-    spark: SparkSession, nats_server: NatsServer, admin: Admin, lab: TangoServer
-) -> None:
-    """The set part has columns of its own."""
-    at, nanoseconds = 1_700_000_000.25, 1_700_000_000_250_000_000
-    with recording(nats_server, lab, attributes=[*VALUES, "double_rw", "string_rw", "level"]):
-        for attribute in [*VALUES, "level"]:
-            push_until(admin, lab, 1, attribute)
-        for attribute, (value, _, _) in VALUES.items():
-            lab.push(attribute, value, quality="WARNING", time=at)
-        lab.push_error("level", "Broken", "it broke", "here")
-        until(lambda: stored(admin, ".heartbeat") >= 2)  # it is suspect now
-        until(lambda: Quality.WARNING in qualities(admin, ".string_spectrum.change"))
-        until(lambda: stored(admin, ".double_rw.change") >= 1 and stored(admin, ".string_rw.change") >= 1)
-    everything = [row.tango for row in subscribed(spark, nats_server).collect()]
-    rows = [row for row in everything if row.data_time == nanoseconds]
-    assert {row.attribute for row in rows} == set(VALUES)
-    for row in rows:
-        _, column, wanted = VALUES[row.attribute]
-        assert row[column] == wanted, row.attribute
-        others = [name for name in row.asDict() if name.startswith(("value_", "set_")) and name != column]
-        assert all(row[name] is None for name in others), row.attribute
-        assert (row.kind, row.origin, row.event, row.quality) == ("event", "event", "change", "WARNING")
-        assert row.data_type == row.attribute.partition("_")[0].upper()
-        assert row.device == lab.devices[0]
-        assert row.tango_host == lab.host
-        assert row.received > 0
-        assert row.ctr > 0
-    shapes = {row.attribute: (row.format, row.dim_x, row.dim_y) for row in rows}
-    assert shapes["double"] == ("SCALAR", 1, 0)
-    assert shapes["double_spectrum"] == ("SPECTRUM", 3, 0)
-    assert shapes["double_image"] == ("IMAGE", 3, 2)
-    both = {row.attribute: row for row in everything if row.attribute in ("double_rw", "string_rw")}
-    assert (both["double_rw"].value_double, both["double_rw"].set_double) == ([0.0], [0.0])
-    assert (both["string_rw"].value_string, len(both["string_rw"].set_string)) == ([""], 1)
-    assert both["double_rw"].w_dim_x == 1
-    assert both["double_rw"].origin == "initial"
-    (failed,) = [row for row in everything if row.errors is not None and row.kind == "event"]
-    assert [(e.reason, e.severity, e.desc, e.origin) for e in failed.errors] == [("Broken", "ERR", "it broke", "here")]
-    assert (failed.attribute, failed.value_double) == ("level", None)
 
 
 @pytest.mark.spec("TG-46")

@@ -238,19 +238,6 @@ def test_in_the_modes_that_raise_an_unreachable_server_is_an_error_and_no_event(
         assert (subscriber.subscriptions, came) == ([], [])
 
 
-@pytest.mark.spec("TG-38")
-def test_a_subscription_that_never_connected_can_be_cancelled(tmp_path: Path) -> None:
-    with TangoSubscriber(timeouts=FAST) as subscriber:
-        watch = Watch(subscriber)
-        subscription = subscriber.subscribe(
-            f"tango://127.0.0.1:{lasting_port()}/a/b/c#dbase=no", "x", mode=EventSubMode.STATELESS
-        )
-        watch.wait(Kind.ERROR, 2)
-        subscription.unsubscribe()
-        assert subscription.state is SubscriptionState.CANCELLED
-        assert not subscriber._consumer._machine._subscriptions
-
-
 @pytest.mark.spec("TG-45")
 def test_a_server_that_never_answers_does_not_block_closing(tmp_path: Path) -> None:
     """The port accepts connections and sends nothing."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.discovery.snapshot_codec import pack, unpack
+from mama_spark.nats import discovery_bridge
 from mama_spark.nats.discovery import consumer_advisories as adv
 from mama_spark.nats.discovery import offsets
 from mama_spark.nats.discovery.events import event_of, image_of
@@ -41,6 +42,7 @@ from mama_spark.nats.discovery.offsets import (
 from mama_spark.nats.discovery.streams import check_version
 from mama_spark.nats.protocol.direct_get import SOURCED, StoredMessage, headers_of, micros, stored
 from mama_spark.nats.protocol.headers import MARKER_REASON
+from mama_spark.options import DiscoveryOptions
 
 from tests.support.tables import each
 
@@ -398,3 +400,10 @@ def test_a_server_that_is_too_old_is_told_by_its_version() -> None:
     for version in ("2.10.29", "<nats server v2.9.0>", "", "new"):
         with pytest.raises(ConfigError, match=r"2\.11"):
             check_version(version)
+
+
+@pytest.mark.parametrize(("given", "stream"), [({}, "MAMA_ADVISORIES"), ({"advisories": "false"}, None)], ids=str)
+def test_readers_that_come_and_go_are_left_out_where_the_option_says_so(
+    given: dict[str, str], stream: str | None
+) -> None:
+    assert discovery_bridge(DiscoveryOptions.parse({"url": "nats://h", **given})).layout.advisories == stream

@@ -26,6 +26,7 @@ from tests.support.spark.memory_harness import flights
 from tests.support.tables import each
 
 PLAN = replace(memory_harness.PLAN, id="id")
+TANGO = {"url": "tango://lab", "log": "nats://h/TANGO"}
 KINDS = {
     "long": T.LongType(), "double": T.DoubleType(), "binary": T.BinaryType(), "at": T.TimestampType(),
     "int": T.IntegerType(), "map": T.MapType(T.IntegerType(), T.ArrayType(T.DateType())), "null": T.NullType(),
@@ -134,6 +135,9 @@ def test_a_row_says_its_stream_where_the_bridge_lets_it() -> None:
         ("topic n:int headers:headers", {"pack": "arrow"}, "typed rows have no headers"),
         ("topic id", {"pack": "arrow"}, "nothing to publish"),
         ("topic n:int void:null", {"pack": "arrow"}, "cannot be in an arrow pack"),
+        ("device attribut value:double", TANGO, r"no column 'attribute' \(string\); is it 'attribut'\?"),
+        ("device attribute value:double qualty", TANGO, r"'qualty' is used by no rule; did you mean 'quality'\?"),
+        ("device attribute value:double time", TANGO, "column 'time' must be"),
     ],
 )
 def test_misfits_are_named(columns: str, options: dict[str, str], why: str) -> None:

@@ -184,18 +184,6 @@ def test_typed_rows_that_have_no_json_are_one_row_that_says_so() -> None:
     assert found["at"].timestamp() == 1e-6
 
 
-def test_typed_rows_that_would_be_too_much_json_are_one_row_and_columns_with_a_schema() -> None:
-    """A megabyte of bits whose name would be written a million times."""
-    name = "x" * 60_000
-    bomb = arrow(pa.record_batch({name: pa.array([True] * 1_000_000), "n": pa.array(range(1_000_000), pa.int64())}))
-    found = RowUnpacker(options(), message_columns_of(schema_of(options()), options()), "S")
-    (batch,) = found.batches(records(bomb))
-    assert batch.num_rows == 1
-    assert "MB of text); name its columns by .schema()" in batch["pack_error"][0].as_py()
-    columns = RowUnpacker(options(), message_columns_of(typed(n=LongType()), options()), "S").batches(records(bomb))
-    assert sum(batch.num_rows for batch in columns) == 1_000_000
-
-
 def test_many_typed_rows_become_json_a_portion_at_a_time() -> None:
     many = pa.record_batch({"name " * 100: pa.array(range(70_000), pa.int64())})
     portions = list(

@@ -231,6 +231,9 @@ def test_wrong_options_and_schemas_are_refused_before_anything_is_opened(log: Fi
         ({"topics": "a", "startingTimestamp": "soon"}, "option startingTimestamp must be"),
         ({"topics": "a", "minPartitions": "0"}, "option minPartitions must be from 1"),
         ({"topics": "a", "ackMode": "auto"}, "option ackMode is of mamapub, not of mamasub"),
+        ({"url": "mlp://h", "pattern": "x"}, "pattern needs a stream"),
+        ({"url": "mlp://h/s", "pattern": "x", "topics": "y"}, "topics and pattern exclude each other"),
+        ({"url": "nats://h", "stream": "s", "pattern": "x"}, "option pattern is for Malamute"),
     ],
 )
 def test_wrong_options_are_refused_with_the_reason(options: dict[str, str], reason: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import SchemaError
 from mama_spark.options import SinkOptions
+from mama_spark.registry import row_codec
 from mama_spark.spark.sink.encoding.columns import plan_columns
-from mama_spark.spark.sink.encoding.row_encoder import RowEncoder
+from mama_spark.spark.sink.encoding.row_encoder import CodecRows, RowEncoder
 from mama_spark.spark.sink.job import ColumnPlan
 from mama_spark.spark.sink.stages import SinkBatch
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema as arrow_schema
 
 from tests.support.tables import each
 
@@ -208,6 +211,27 @@ def test_every_row_is_a_message_or_bad(rows: list[tuple[str | None, bytes | None
     for i, (t, v) in enumerate(rows):
         if i not in bad:
             assert (encoded.messages.topics[i].as_py(), encoded.messages.payloads[i].as_py()) == (t, v)
+
+
+def test_the_payload_of_a_row_that_a_codec_refuses_is_its_columns_as_json() -> None:
+    """For dead letters and the flight log."""
+    o = SinkOptions.parse({"url": "tango://lab", "log": "nats://h/TANGO"})
+    columns = ("device", "attribute", "quality")
+    schema = T.StructType(
+        [*(T.StructField(name, T.StringType()) for name in columns), T.StructField("value", T.DoubleType())]
+    )
+    rows = [
+        ("d/f/m", "good", None, 1.0),
+        (None, "a", None, 2.0),
+        ("d/f/m", "a b", "ALARM", 4.0),
+        ("d/f/m", "a", None, None),
+    ]
+    named = [dict(zip((*columns, "value"), row, strict=True)) for row in rows]
+    codec = row_codec(o)
+    assert codec is not None
+    encoded = CodecRows(plan_columns(schema, o), codec).encode(pa.RecordBatch.from_pylist(named, arrow_schema(schema)))
+    assert [row for row, _ in encoded.rejected] == [1, 2, 3]
+    assert [json.loads(one) for one in encoded.messages.payloads.to_pylist()[1:]] == named[1:]
 
 
 # --- types that a message cannot carry without a change are refused on the driver, with the path to the field ---------
