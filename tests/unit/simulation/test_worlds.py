@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import mama_spark
@@ -15,9 +16,10 @@ from mama_spark.nats.publish import bridge
 from mama_spark.publishing import batch_publisher
 from mama_spark.publishing.window.send_loop import SendLoop
 
+from tests.simulation import __main__ as command
 from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
-from tests.simulation.worlds import WORLDS, run
+from tests.simulation.worlds import WORLDS, Shape, run
 
 #: How many seeds of each world: 2,000 in all.
 _SEEDS = {"publish": 820, "exactly-once": 160, "replicated": 120, "ordered": 160, "recorder": 200, "discovery": 300}
@@ -38,6 +40,26 @@ def test_a_seed_is_the_same_run_again(world: str) -> None:
         assert first.lines == again.lines
         assert first.fingerprint == again.fingerprint == run(world, 5).fingerprint
         assert first.lines != other.lines
+
+
+def test_a_seed_that_fails_is_printed_with_the_smallest_world_and_fails_in_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def world(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
+        fails = shape.rows >= 3 and shape.faults >= 2 and shape.partitions >= 2
+        return lambda: [f"{shape.rows} rows"] if fails else []
+
+    def ran(*more: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["simulation", "--world", "publish", "--seed", "4", *more])
+        return command.main(), capsys.readouterr().out
+
+    monkeypatch.setitem(WORLDS, "publish", world)
+    status, said = ran()
+    smallest = "--rows 3 --partitions 2 --max-faults 2"
+    assert (status, f"--seed 4 {smallest}, too" in said) == (1, True), said
+    status, said = ran(*smallest.split())
+    assert (status, "publish, seed 4: 3 rows" in said) == (1, True), said
+    assert ran("--rows", "2")[0] == ran("--partitions", "1")[0] == ran("--max-faults", "1")[0] == 0
 
 
 def test_the_product_sees_simulated_modules_and_has_its_own_back_afterwards() -> None:
