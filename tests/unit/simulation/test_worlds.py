@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,12 +14,15 @@ import pytest
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats.connection import pool, socket_driver
 from mama_spark.nats.publish import bridge
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing import batch_publisher
 from mama_spark.publishing.window.send_loop import SendLoop
 
 from tests.simulation import __main__ as command
+from tests.simulation.jetstream_api import JetStream
 from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
+from tests.simulation.nats.writers import Write
 from tests.simulation.worlds import WORLDS, Shape, run
 
 #: How many seeds of each world: 2,000 in all.
@@ -60,6 +64,25 @@ def test_a_seed_that_fails_is_printed_with_the_smallest_world_and_fails_in_that(
     status, said = ran(*smallest.split())
     assert (status, "publish, seed 4: 3 rows" in said) == (1, True), said
     assert ran("--rows", "2")[0] == ran("--partitions", "1")[0] == ran("--max-faults", "1")[0] == 0
+
+
+def test_connections_that_nobody_has_and_rows_that_were_stored_twice_for_a_while_are_violations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with simulated():
+        monkeypatch.setattr(pool.NatsPool, "give_back", lambda *_: None)
+        assert "connections, and 0 in its pool" in "; ".join(run("exactly-once", 5, Shape(2, 0)).violations)
+        with Scheduler(1) as scheduler:
+            stream = JetStream().create("S", ["t.>"], 0.0)
+            write = Write(scheduler, NatsSettings(("nats://nats:4222",)), [("t.1", b"once"), ("t.1", b"twice")] * 2, 1)
+            scheduler.spawn("watch", lambda: write.watch([stream]), background=True)
+            for payload in (b"once", b"twice", b"once", b"twice", b"twice"):
+                stream.store("t.1", {}, payload, 0.0)
+            scheduler.call_at(1.5, lambda: stream.lose_tail(1))
+            scheduler.spawn("query", lambda: scheduler.sleep(3.0))
+            scheduler.run()
+            stored = Counter(m.payload for m in stream.messages.values())
+            assert "stored more than once: [(b'twice', 1)]" in list(write.violations(stored))
 
 
 def test_the_product_sees_simulated_modules_and_has_its_own_back_afterwards() -> None:
