@@ -36,7 +36,7 @@ class Scheduler:
     :ivar current: the process that runs; None: whoever builds the world, or an event
     :ivar preemption: how probable it is that another process goes on where one takes a lock
     :ivar errors: with which processes ended that should not
-    :ivar foreground: processes that a run waits for
+    :ivar foreground: processes that a run waits for; ``limit``: until when
     :ivar on_death: called with each host that is killed: what its system does then
     :ivar network: that sockets of this run belong to
     :ivar lines: the trace
@@ -55,6 +55,7 @@ class Scheduler:
         self.current: Process | None = None
         self.preemption = 0.02
         self.foreground = self.happened = 0
+        self.limit = 0.0
         self.closing = False
         self.errors: list[tuple[str, BaseException]] = []
         self.lines: list[str] = []
@@ -225,7 +226,7 @@ class Scheduler:
         :param within: virtual seconds
         :raises Stuck: they have not within that time, or nothing can happen any more
         """
-        limit, events = self.now + within, self._events
+        events, self.limit = self._events, self.now + within
         while self.foreground > 0 if until is None else not until():
             if not events:
                 raise Stuck(f"nothing happens any more at {self.now:.6f}: {self._waits()}")
@@ -233,7 +234,7 @@ class Scheduler:
             if process is not None and (process.done or process.turn != what):
                 continue
             self.happened += 1
-            if when > limit or self.happened > _MOST_EVENTS:
+            if when > self.limit or self.happened > _MOST_EVENTS:
                 raise Stuck(f"not within {within:g} s and {self.happened} events: {self._waits()}")
             if when > self.now:
                 self.now = when

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from .kernel import Host, Scheduler, Signal
 
@@ -228,15 +228,25 @@ class Network:
 
     def hold_one(self, a: str, b: str) -> Callable[[], None]:
         """What goes from ``a`` to ``b`` over one of the connections that are there waits, until this is called."""
+        return self._change_one(a, b, self.scheduler.random.choice, "hold one connection", held=True)
+
+    def delay_newest(self, a: str, b: str, seconds: float) -> Callable[[], None]:
+        """What goes from ``a`` to ``b`` over the connection that came about last arrives so late, until this is
+        called."""
+        return self._change_one(a, b, lambda ends: ends[-1], "delay the newest connection", latency=seconds)
+
+    def _change_one(
+        self, a: str, b: str, choose: Callable[[list[End]], End], what: str, **changes: Any
+    ) -> Callable[[], None]:
         ends = [end for end in self._between(a, b) if end.host.name == a]
         if not ends:
             return lambda: None
-        end, link = self.scheduler.random.choice(ends), self.link(a, b)
-        end.link = replace(link, held=True)
-        self.scheduler.trace_fault("hold one connection", f"{a} -> {b}")
+        end, link = choose(ends), self.link(a, b)
+        end.link = replace(link, **changes)
+        self.scheduler.trace_fault(what, f"{a} -> {b}")
 
         def release() -> None:
-            self.scheduler.trace_fault("release one connection", f"{a} -> {b}")
+            self.scheduler.trace_fault(f"no more: {what}", f"{a} -> {b}")
             end.link = link
             if not link.held:
                 end.release()
@@ -260,6 +270,10 @@ class Network:
             if end.host.name == b and end.connected:
                 end.lose()
                 end.break_down()
+
+    def open_ends(self, host: Host) -> list[End]:
+        """The ends of connections that are there on a host."""
+        return [end for end in self._ends if end.host is host and not end.ended]
 
     def _between(self, a: str, b: str) -> list[End]:
         self._ends = [e for e in self._ends if not (e.ended and e.other.ended)]

@@ -30,11 +30,13 @@ class ServerPort:
     """Moves the bytes of a server that listens on a host; it stands still with that.
 
     :ivar connections: ends by number
+    :ivar late: numbers of those that it does not read, although it reads the others
     """
 
     def __init__(self, network: Network, host: Host, server: ByteServer) -> None:
         self._scheduler, self._host, self._server = network.scheduler, host, server
         self.connections: dict[int, End] = {}
+        self.late: set[int] = set()
         self._unsent: dict[int, bytearray] = {}
         self._last, self._looks, self._new = 0, set[int](), set[int]()
         network.listen(host, self)
@@ -42,12 +44,13 @@ class ServerPort:
     def accept(self, end: End) -> None:
         self._last = number = self._last + 1
         self.connections[number], self._unsent[number] = end, bytearray()
-        end.notify = lambda: self._look_soon(number)
+        end.notify = lambda: self.look_soon(number)
         self._new.add(number)
-        self._look_soon(number)
+        self.look_soon(number)
 
-    def _look_soon(self, number: int) -> None:
-        if number not in self._looks:
+    def look_soon(self, number: int) -> None:
+        """Read what has come over a connection, unless that is late."""
+        if number not in self._looks and number not in self.late:
             self._looks.add(number)
             self._scheduler.call_at(self._scheduler.now, lambda: self._look(number), self._host)
 

@@ -32,17 +32,18 @@ from .world_recorder import recorder
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a world is; a seed that fails is tried again with smaller ones."""
+    """How large a world is, at most; a seed that fails is tried again with smaller ones."""
 
     rows: int = 20
     faults: int = 3
+    partitions: int = 4
 
     def smaller(self) -> Iterator[Shape]:
         """Shapes that are smaller by one step, the most useful first."""
-        for name in ("faults", "rows"):
-            n = getattr(self, name)
-            for fewer in sorted({0 if name == "faults" else 1, n // 2, n - 1}):
-                if fewer < n:
+        for name in ("faults", "partitions", "rows"):
+            n, least = getattr(self, name), 0 if name == "faults" else 1
+            for fewer in sorted({least, n // 2, n - 1}):
+                if least <= fewer < n:
                     yield replace(self, **{name: fewer})
 
 
@@ -81,9 +82,12 @@ def run(world: str, seed: int, shape: Shape | None = None, tracing: bool = False
         return Run(tuple(violations), tuple(scheduler.lines), scheduler.fingerprint)
 
 
-def shrunk(world: str, seed: int) -> Shape:
-    """The smallest shape found in which a seed that fails still fails."""
-    shape, smaller = Shape(), True
+def shrunk(world: str, seed: int, shape: Shape) -> Shape:
+    """The smallest shape found in which a seed that fails still fails.
+
+    :param shape: in which it has failed
+    """
+    smaller = True
     while smaller:
         smaller = False
         for candidate in shape.smaller():

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mama_spark.contracts.batch_ledger import SETTLE
 from mama_spark.nats.settings import NatsSettings
+from mama_spark.publishing.exactly_once.partition_leases import LEASE_MARGIN, RENEWAL
 
 from ..jetstream_api import JetStream
 from ..jetstream_rules import FULL, REFUSALS, Refusal, Stream
@@ -15,12 +17,13 @@ from ..kernel import Host, Scheduler
 from ..network import Link, Network
 from ..sockets import ServerPort
 from ..stream_server import StreamServer
-from .writers import LEASE, Row, Write
+from .writers import Row, Write
 
 if TYPE_CHECKING:
     from ..worlds import Shape
 
 WINDOWS = (0.2, 1.0, 10.0, 120.0)
+_HOUR = 3600.0
 _BEFORE = b"before"  #: payload of messages that are there before the batch
 
 
@@ -30,12 +33,12 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
     random = scheduler.random
     network, there = Network(scheduler), scheduler.host("nats")
     network.usual = Link(random.uniform(0.0001, 0.02), random.uniform(0, 0.01), None, random.choice((0.0, 0.0, 0.3)))
-    jetstream, window = JetStream(), random.choice(WINDOWS)
+    jetstream, window = JetStream(), random.choice(WINDOWS) if random.random() < 0.95 else 2 * _HOUR
     stream = jetstream.create("S", ["t.>"], there.time(), duplicate_window=int(window * 1e9))
     for _ in range(random.choice((0, 5))):
         stream.store("t.0", {}, _BEFORE, there.time())
 
-    servers: list[StreamServer] = []
+    servers, ports = list[StreamServer](), list[ServerPort]()
 
     def start() -> None:
         """What was in memory is gone."""
@@ -43,29 +46,34 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
         jetstream.consumers.clear()
         tell = (lambda text: scheduler.trace(text, "nats")) if scheduler.tracing else None
         server = StreamServer("nats", jetstream, lambda _: there.time(), tell, life=there.life)
-        ServerPort(network, there, server)
-        servers[:] = [server]
+        servers[:], ports[:] = [server], [ServerPort(network, there, server)]
 
     start()
     settings = NatsSettings(("nats://nats:4222",), ack_mode="message", exactly_once=True)
-    write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2, 3)))
+    partitions, lease = min(shape.partitions, random.choice((1, 1, 2, 3))), random.choice((2.0, 5.0, 15.0))
+    write = Write(scheduler, settings, rows_of(scheduler, shape.rows), partitions, lease)
     write.start_run()
+    scheduler.spawn("watch", lambda: write.watch([stream]), background=True)
     scheduler.spawn("query", lambda: write.query(lambda: not there.frozen and not there.dead, 20.0))
     for at in moments(scheduler, shape.faults, 6.0):
         lasts = random.choice((random.uniform(0, 3), random.uniform(0, 25)))
+        zombie = partial(leave_a_zombie, scheduler, network, write, [there], lasts)
         kinds: tuple[Callable[[], None], ...] = (
             partial(break_a_link, scheduler, network, write.executors, there, lasts),
-            partial(hurt_an_executor, scheduler, write, lasts, LEASE + window),
-            partial(leave_a_zombie, scheduler, network, write, [there], lasts),
+            partial(hurt_an_executor, scheduler, write, lasts, lease + window),
+            zombie,
+            zombie,
             partial(restart_the_driver, scheduler, write, lasts),
             partial(_hurt_the_server, scheduler, there, start, lasts),
             partial(spoil_the_server, scheduler, servers, lasts, FULL),
             partial(_lose_power, scheduler, write, there, stream, start, lasts),
+            partial(_read_late, scheduler, write, ports),
         )
         scheduler.call_at(at, random.choice(kinds))
 
     def check() -> Iterator[str]:
         yield from write.violations(Counter(m.payload for m in stream.messages.values() if m.payload != _BEFORE))
+        yield from write.left(jetstream.streams.get("MAMA_BATCHES"), there.time())
 
     return check
 
@@ -109,7 +117,11 @@ def break_a_link(scheduler: Scheduler, network: Network, names: Collection[str],
 
 
 def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: float = 6.0) -> None:
-    """It is killed, or stands still, or its machine sleeps, its clock is set, or what makes its rows fails."""
+    """It is killed, or stands still, or its machine sleeps, its clock is set, or what makes its rows fails.
+
+    :param longest: seconds that it may stand still: a lease and the duplicate window, see "Limits of the guarantee" in
+        :mod:`~mama_spark.publishing.exactly_once.protocol`. Where that is more, it is an hour.
+    """
     if not write.executors:
         return
     random = scheduler.random
@@ -126,6 +138,9 @@ def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: 
         host.ahead += random.choice((-3600.0, 3600.0))
     else:
         usual = host.rate
+        if longest >= _HOUR:
+            lasts = _HOUR
+            scheduler.limit += _HOUR
         host.rate = 0.0 if kind == "sleep" else usual
         scheduler.freeze(host)
 
@@ -137,16 +152,25 @@ def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: 
 
 
 def leave_a_zombie(scheduler: Scheduler, network: Network, write: Write, servers: Sequence[Host], lasts: float) -> None:
-    """Spark takes an executor for lost, which goes on, perhaps without answers to its renewals."""
+    """Spark takes an executor for lost, which goes on, perhaps without answers to its renewals, or with late ones."""
     random, living = scheduler.random, [host for host in write.executors.values() if not host.dead]
     if not living:
         return
     name, there = random.choice(living).name, random.choice(servers).name
     scheduler.trace_fault("give up", name)
     write.given_up.add(name)
-    if random.random() < 0.7:
+    kind = random.choice(("free", "hold", "late"))
+    if kind == "hold":
         a, b = random.choice(((name, there), (there, name)))
-        scheduler.call_at(scheduler.now + max(lasts, 2 * LEASE), network.hold_one(a, b))
+        scheduler.call_at(scheduler.now + max(lasts, 2 * write.lease), network.hold_one(a, b))
+    elif kind == "late":  # so that who believes in that answer sends when the next attempt has read back
+        late = max((1 - RENEWAL) * write.lease, (1 - LEASE_MARGIN) * write.lease + SETTLE + 0.3)
+        late += random.uniform(0.2, 4.0 if len(servers) == 1 else 2.0)  # another server would be tried after 6 s
+
+        def renews() -> None:
+            scheduler.call_at(scheduler.now + 20.0 + write.lease, network.delay_newest(there, name, late))
+
+        scheduler.call_at(scheduler.now + random.uniform(0, 4), partial(write.renewing.__setitem__, name, renews))
 
 
 def restart_the_driver(scheduler: Scheduler, write: Write, lasts: float) -> None:
@@ -183,6 +207,41 @@ def _lose_power(
     scheduler.call_at(scheduler.now + lasts, start)
     if scheduler.random.random() < 0.5:
         restart_the_driver(scheduler, write, lasts)
+
+
+def _read_late(scheduler: Scheduler, write: Write, ports: list[ServerPort]) -> None:
+    """The server reads a connection late, while it answers over others; what makes the rows of its client fails. It is
+    read within ``SETTLE`` after the client has sent its last row, and while that goes on, within ``SETTLE`` after its
+    lease: so long do repetitions wait, by clocks that run 3 % faster or slower."""
+    random = scheduler.random
+
+    def begin(host: Host) -> None:
+        port = ports[0]
+        number = next((n for n, end in port.connections.items() if end.other.host is host), None)
+        if number is None:
+            return
+        scheduler.trace_fault("read late", f"connection {number} of {host.name}")
+        port.late.add(number)
+        write.failing.add(host.name)
+        most = SETTLE - 0.3
+        latest = scheduler.now + (1 - LEASE_MARGIN - 0.06) * write.lease + most
+
+        def read() -> None:
+            scheduler.trace_fault("read", f"connection {number} of {host.name}")
+            port.late.discard(number)
+            if ports[0] is port:  # else its process has ended, and with that what it had not read
+                port.look_soon(number)
+
+        def watch() -> None:
+            now = scheduler.now
+            if host.dead or host.name in write.stopped or now >= latest:
+                scheduler.call_at(min(latest, now + random.uniform(0.5, most)), read)
+            else:
+                scheduler.call_at(now + 0.1, watch)
+
+        watch()
+
+    write.armed.append(begin)
 
 
 def spoil_the_server(scheduler: Scheduler, servers: list[StreamServer], lasts: float, *others: Refusal) -> None:

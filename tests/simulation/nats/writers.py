@@ -18,7 +18,7 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.options.window import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
-from mama_spark.publishing.exactly_once.protocol import Attempt, Superseded
+from mama_spark.publishing.exactly_once.protocol import Attempt, Superseded, task_marker
 from mama_spark.publishing.exactly_once.read_back import DataRemoved
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
 from mama_spark.publishing.ids.ids import IdMaker
@@ -29,13 +29,26 @@ from mama_spark.spark.sink.last_form import GiveIds
 from mama_spark.spark.sink.match import MatchStored
 from mama_spark.spark.sink.stages import SinkBatch, through
 
-from ..kernel import Host, Process, Scheduler
+from ..jetstream_rules import Stream
+from ..kernel import Host, Process, Scheduler, active
 
 #: Topic and payload.
 Row = tuple[str, bytes]
 LEASE = 5.0
 _ATTEMPTS = 4
 _IDS_MEMORY = 1 << 14
+
+
+class _Ledger(NatsBatchLedger):
+    """Tells when it writes a marker."""
+
+    def __init__(self, settings: NatsSettings, timeout: float, writing: dict[str, Callable[[], None]]) -> None:
+        super().__init__(settings, timeout)
+        self._writing = writing
+
+    def set_marker(self, key: str, value: bytes, revision: int) -> int:
+        self._writing.pop(active().here.name, lambda: None)()
+        return super().set_marker(key, value, revision)
 
 
 class NotAllStored(Exception):
@@ -50,17 +63,27 @@ class Write:
     :ivar committed: all partitions of a run have succeeded
     :ivar executors: hosts of attempts that have not ended
     :ivar failing: names of those whose rows end with an error; ``given_up``: of those that Spark takes for lost
+    :ivar stopped: names of those that send nothing any more
+    :ivar armed: what happens when the next rows are put, to the executor that does
+    :ivar renewing: what happens when an executor next writes a marker, by its name
+    :ivar doubled: payloads that were stored more often than there are rows, at any time
     """
 
     scheduler: Scheduler
     settings: NatsSettings
     rows: Sequence[Row]
     partitions: int
+    lease: float = LEASE
     acked: Counter[bytes] = field(default_factory=Counter)
     committed: bool = False
     executors: dict[str, Host] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
+    stopped: set[str] = field(default_factory=set)
+    armed: list[Callable[[Host], None]] = field(default_factory=list)
+    renewing: dict[str, Callable[[], None]] = field(default_factory=dict)
+    doubled: Counter[bytes] = field(default_factory=Counter)
+    _attempts: list[Process] = field(default_factory=list)
     _run: int = 0
     _driver: Host | None = None
     _left: set[int] = field(default_factory=set)
@@ -112,6 +135,7 @@ class Write:
             expects = (MamaError, NotAllStored)
             attempt = partial(self._attempt, run, partition, rows[:], acked)
             process = scheduler.spawn("attempt", attempt, host, background=True, expects=expects)
+            self._attempts.append(process)
             self._await(process)
             if process.done:
                 self.executors.pop(host.name, None)
@@ -124,7 +148,7 @@ class Write:
                 return
             if number % 2:
                 scheduler.random.shuffle(rows)
-            scheduler.sleep(scheduler.random.uniform(0, 2))
+            scheduler.sleep(scheduler.random.choice((0.0, scheduler.random.uniform(0, 2))))
         if run == self._run:
             self.acked += acked
             self._left.discard(partition)
@@ -148,7 +172,8 @@ class Write:
         ids = IdMaker("w", batch, partition, _IDS_MEMORY)
         me = Attempt("w", batch, f"r{run}", partition, f"o{scheduler.unique()}", ids.prefix, "one message a row")
         bridge = NatsBridge(self.settings)
-        session = BatchSession(NatsBatchLedger(self.settings, 30.0), me, Rules(LEASE, wait=True), bridge.sent_to)
+        ledger = _Ledger(self.settings, 30.0, self.renewing)
+        session = BatchSession(ledger, me, Rules(self.lease, wait=True), bridge.sent_to)
         random = scheduler.random
         policy = WindowConfig(8, 4, random.choice((1.0, 5.0)), RetryPolicy.doubling(0.25, 5.0, 90.0))
         chunk, pause, here = random.choice((1, 3, 8)), random.choice((0.2, 2.0, 8.0)), scheduler.here.name
@@ -178,15 +203,18 @@ class Write:
             session.open()
             stages = [MatchStored(session, ids.prefix, None), GiveIds(ids, session.free_numbers)]
             for batch_of_rows in _batches(rows, chunk):
+                if self.armed:
+                    self.armed.pop()(scheduler.here)
                 for one in through(stages, batch_of_rows):
                     publisher.put(one.messages, one.rejected, None, one.stored)
-                slower = random.uniform(0, 4) if here in self.given_up else 0.0
+                slower = random.uniform(0, 4 if here in self.given_up else 0.5 if here in self.failing else 0.0)
                 scheduler.sleep(random.choice((0.0, 0.0, pause)) + slower)
                 if here in self.failing:
                     raise NotAllStored
             publisher.drain()
         finally:
             publisher.stop()
+            self.stopped.add(here)
             session.close()
             bridge.close()
         if failed:
@@ -204,9 +232,23 @@ class Write:
     # --- what must be true -------------------------------------------------------------------------------------------
 
     def query(self, calm: Callable[[], bool], after: float) -> None:
-        """Waits until the batch is committed, and on until all that is on its way has arrived: the foreground."""
-        self.scheduler.wait(lambda: self.committed and calm(), what="the commit")
+        """Waits until the batch is committed and no attempt goes on, and on until all that is on its way has arrived:
+        the foreground."""
+        self.scheduler.wait(lambda: self.committed and calm() and not self._at_work, what="the commit")
         self.scheduler.sleep(after)
+
+    @property
+    def _at_work(self) -> bool:
+        self._attempts = [one for one in self._attempts if not one.host.dead]
+        return not all(one.done for one in self._attempts)
+
+    def watch(self, streams: Sequence[Stream]) -> None:
+        """Look each second whether a payload is stored more often than its rows."""
+        rows = Counter(payload for _, payload in self.rows)
+        while True:
+            self.scheduler.sleep(1.0)
+            for stream in streams:
+                self.doubled |= Counter(m.payload for m in stream.messages.values() if m.payload in rows) - rows
 
     def violations(self, stored: Counter[bytes]) -> Iterator[str]:
         """Each row is stored once, and was acknowledged once."""
@@ -215,8 +257,25 @@ class Write:
             yield f"acknowledged: missing {_text(rows - self.acked)}, too many {_text(self.acked - rows)}"
         if lost := rows - stored:
             yield f"acknowledged and not stored: {_text(lost)}"
-        if doubled := stored - rows:
+        if doubled := self.doubled | (stored - rows):
             yield f"stored more than once: {_text(doubled)}"
+
+    def left(self, markers: Stream | None, now: float) -> Iterator[str]:
+        """What attempts that have ended have left on hosts that live, and partitions that somebody still owns.
+
+        :param markers: the stream of the markers
+        """
+        for host in (attempt.host for attempt in self._attempts if not attempt.host.dead):
+            pool = host.globals["mama_spark.nats.connection.pool.POOL"]
+            idle = [one.connection for waiting in pool._idle.values() for one in waiting]
+            if (n := len(self.scheduler.network.open_ends(host))) > len(idle):
+                yield f"{host.name} has {n} connections, and {len(idle)} in its pool"
+            if waits := [len(connection.answers) for connection in idle if len(connection.answers)]:
+                yield f"{host.name} waits for {waits} answers over connections in its pool"
+        for marker in [] if markers is None else markers.messages.values():
+            task = task_marker(marker.payload) if ".task." in marker.subject else None
+            if task is not None and not task.released and now < marker.time + self.lease:
+                yield f"{marker.subject} is still renewed"
 
 
 def _text(rows: Counter[bytes]) -> str:

@@ -59,7 +59,7 @@ class SinkWorld:
         cuts = sorted(random.sample(range(1, shape.rows), min(random.randrange(3), shape.rows - 1)))
         keys = list(range(shape.rows))
         self.batches = [keys[a:b] for a, b in itertools.pairwise((0, *cuts, shape.rows))]
-        self.partitions = random.choice((1, 2, 4))
+        self.partitions = min(shape.partitions, random.choice((1, 2, 4)))
         self.fixed = random.random() < 0.5
         self.checkpoint = Checkpoint()
         self.app: Application | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 from mama_spark.nats.protocol.server_pool import Server
 
 from tests.simulation.kernel import Host, Scheduler, Stuck
 from tests.simulation.network import End, Network
-from tests.simulation.sockets import SimSocket
+from tests.simulation.sockets import ServerPort, SimSocket
 from tests.simulation.threads import SimCondition, SimEvent, SimLock, SimQueue, SimThread
 
 
@@ -174,3 +174,76 @@ def test_bytes_come_in_order_and_in_pieces_wait_for_a_held_link_and_break_with_a
     assert scheduler.errors == []
     assert bytes(heard) == sent
     assert reads > 1
+
+
+class Echoes:
+    """Sends back what comes over each connection, and keeps it."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, bytes]] = []
+
+    def opened(self, number: int, now: float) -> Iterable[tuple[int, bytes]]:
+        return []
+
+    closed = opened
+
+    def received(self, number: int, data: bytes, now: float) -> Iterable[tuple[int, bytes]]:
+        self.heard.append((number, data))
+        return [(number, data)]
+
+
+def test_a_server_reads_late_what_came_over_one_connection_although_its_client_has_left_it(
+    scheduler: Scheduler,
+) -> None:
+    network, echoes = Network(scheduler), Echoes()
+    port = ServerPort(network, scheduler.host("server"), echoes)
+
+    def client() -> None:
+        first = SimSocket(Server.of("nats://server:1"))
+        first.wait(1)
+        second = SimSocket(Server.of("nats://server:1"))
+        second.wait(1)
+        port.late.add(1)
+        for sock, text in ((first, b"1"), (second, b"2")):
+            sock.write([text], 1)
+            sock.flush()
+        scheduler.sleep(1)
+        first.close(reset=True)
+        scheduler.sleep(1)
+        assert echoes.heard == [(2, b"2")]
+        port.late.clear()
+        port.look_soon(1)
+        scheduler.sleep(1)
+        assert echoes.heard == [(2, b"2"), (1, b"1")]
+        assert list(port.connections) == [2]
+
+    scheduler.spawn("client", client, scheduler.host("here"))
+    scheduler.run()
+    assert scheduler.errors == []
+
+
+def test_answers_over_the_newest_connection_alone_may_be_late(scheduler: Scheduler) -> None:
+    network = Network(scheduler)
+    ServerPort(network, scheduler.host("server"), Echoes())
+    came: list[tuple[int, int]] = []
+
+    def client() -> None:
+        socks = list[SimSocket]()
+        for _again in range(2):
+            socks.append(SimSocket(Server.of("nats://server:1")))
+            socks[-1].wait(1)
+        back = network.delay_newest("server", "here", 3.0)
+        for _again in range(2):
+            began = scheduler.now
+            for number, sock in enumerate(socks):
+                sock.write([b"1"], 1)
+                sock.flush()
+                while not sock.read():
+                    sock.wait(10)
+                came.append((number, round(scheduler.now - began)))
+            back()
+
+    scheduler.spawn("client", client, scheduler.host("here"))
+    scheduler.run()
+    assert scheduler.errors == []
+    assert came == [(0, 0), (1, 3), (0, 0), (1, 0)]

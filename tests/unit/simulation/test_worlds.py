@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import mama_spark
@@ -12,12 +14,16 @@ import pytest
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats.connection import pool, socket_driver
 from mama_spark.nats.publish import bridge
+from mama_spark.nats.settings import NatsSettings
 from mama_spark.publishing import batch_publisher
 from mama_spark.publishing.window.send_loop import SendLoop
 
+from tests.simulation import __main__ as command
+from tests.simulation.jetstream_api import JetStream
 from tests.simulation.kernel import Scheduler
 from tests.simulation.modules import simulated
-from tests.simulation.worlds import WORLDS, run
+from tests.simulation.nats.writers import Write
+from tests.simulation.worlds import WORLDS, Shape, run
 
 #: How many seeds of each world: 2,000 in all, most in those that cost least. `make explore` runs 9,100 of each.
 _SEEDS = {"publish": 1500, "recorder": 100, "discovery": 200}
@@ -38,6 +44,45 @@ def test_a_seed_is_the_same_run_again(world: str) -> None:
         assert first.lines == again.lines
         assert first.fingerprint == again.fingerprint == run(world, 5).fingerprint
         assert first.lines != other.lines
+
+
+def test_a_seed_that_fails_is_printed_with_the_smallest_world_and_fails_in_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def world(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
+        fails = shape.rows >= 3 and shape.faults >= 2 and shape.partitions >= 2
+        return lambda: [f"{shape.rows} rows"] if fails else []
+
+    def ran(*more: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["simulation", "--world", "publish", "--seed", "4", *more])
+        return command.main(), capsys.readouterr().out
+
+    monkeypatch.setitem(WORLDS, "publish", world)
+    status, said = ran()
+    smallest = "--rows 3 --partitions 2 --max-faults 2"
+    assert (status, f"--seed 4 {smallest}, too" in said) == (1, True), said
+    status, said = ran(*smallest.split())
+    assert (status, "publish, seed 4: 3 rows" in said) == (1, True), said
+    assert ran("--rows", "2")[0] == ran("--partitions", "1")[0] == ran("--max-faults", "1")[0] == 0
+
+
+def test_connections_that_nobody_has_and_rows_that_were_stored_twice_for_a_while_are_violations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with simulated():
+        monkeypatch.setattr(pool.NatsPool, "give_back", lambda *_: None)
+        assert "connections, and 0 in its pool" in "; ".join(run("exactly-once", 5, Shape(2, 0)).violations)
+        with Scheduler(1) as scheduler:
+            stream = JetStream().create("S", ["t.>"], 0.0)
+            write = Write(scheduler, NatsSettings(("nats://nats:4222",)), [("t.1", b"once"), ("t.1", b"twice")] * 2, 1)
+            scheduler.spawn("watch", lambda: write.watch([stream]), background=True)
+            for payload in (b"once", b"twice", b"once", b"twice", b"twice"):
+                stream.store("t.1", {}, payload, 0.0)
+            scheduler.call_at(1.5, lambda: stream.lose_tail(1))
+            scheduler.spawn("query", lambda: scheduler.sleep(3.0))
+            scheduler.run()
+            stored = Counter(m.payload for m in stream.messages.values())
+            assert "stored more than once: [(b'twice', 1)]" in list(write.violations(stored))
 
 
 def test_the_product_sees_simulated_modules_and_has_its_own_back_afterwards() -> None:
