@@ -211,15 +211,16 @@ class Cluster:
         replica, node = self.replicas[leader][name], self.nodes[leader]
         for other in self.hosts:
             if other != leader:
+                has = self._known[leader, name].get(other, 0)
                 heard = partial(
-                    self._append, leader, name, replica.term, replica.log[:], replica.committed, replica.active
+                    self._append, leader, name, replica.term, has, replica.log[has:], replica.committed, replica.active
                 )
                 self.at(node, other, heard)
 
     def _append(
-        self, leader: str, name: str, term: int, log: list[Entry], committed: int, active: bool, node: Node
+        self, leader: str, name: str, term: int, had: int, news: list[Entry], committed: int, active: bool, node: Node
     ) -> None:
-        """A follower hears what its leader has."""
+        """A follower hears what its leader has behind what both have."""
         replica = self.replicas[node.name][name]
         if term < replica.term:
             later = replica.term
@@ -229,15 +230,14 @@ class Cluster:
             self._follow(node.name, name, term)
         if active or self.hasty:
             node.views[name] = leader
-        mine, n = replica.log, min(len(replica.log), len(log))
-        if mine[:n] != log[:n]:
-            n = next(i for i in range(n) if mine[i] is not log[i])
-            assert n >= replica.applied, "what is committed stays"
-            mine[n:] = log[n:]
-        else:
-            mine += log[n:]
-        self._apply(node, name, min(committed, len(log)))
-        has = len(log)
+        mine, has = replica.log, had + len(news)
+        both = min(len(mine), has)
+        same = next((n for n in range(had, both) if mine[n] is not news[n - had]), both)
+        if same < both:
+            assert same >= replica.applied, "what is committed stays"
+            del mine[same:]
+        mine += news[same - had :]
+        self._apply(node, name, min(committed, has))
         self.at(node, leader, lambda there: self._accepted(there, node.name, name, term, has))
 
     def _outdated(self, node: Node, name: str, term: int) -> None:
