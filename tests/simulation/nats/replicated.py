@@ -32,6 +32,8 @@ class Cluster:
     :ivar changed: streams whose leader has new entries
     :ivar away: servers that the others do not reach
     :ivar consumers: the server of each
+    :ivar armed: called with each message of a client that a server takes, until they return True: its stream, this
+        server, and the one that it is handed to
     :ivar hasty: a new leader answers before it has applied its log, and any server while there is no leader, as
         nats-server does
     :ivar slow: servers that apply nothing of their logs for now
@@ -50,6 +52,7 @@ class Cluster:
         self._known: dict[tuple[str, str], dict[str, int]] = {}  # entries that each has, as the leader knows
         self._quiet: dict[str, float] = {}  # until when a stream without a leader gets none
         self.consumers: dict[str, str] = {}
+        self.armed: list[Callable[[str, str, str], bool]] = []
         self.hasty = False
         self.slow: set[str] = set()
         self._routes = {
@@ -127,6 +130,17 @@ class Cluster:
                 route.release()
         self.scheduler.trace_fault("join", name)
 
+    def delay(self, a: str, b: str) -> Callable[[], None]:
+        """What one server sends to another waits, although the others reach both, until this is called."""
+        route = self._routes[a, b]
+        route.held = True
+        self.scheduler.trace_fault("delay", f"{a} -> {b}")
+        return lambda: None if {a, b} & self.away else route.release()
+
+    def takes(self, stream: str, node: str, leader: str) -> None:
+        """A server has got a message of a client."""
+        self.armed = [one for one in self.armed if not one(stream, node, leader)]
+
     def at(self, node: Node, name: str, do: Callable[[Node], None]) -> None:
         """Do something at a server: at once, if it is this one, or when that has come there."""
         if name == node.name:
@@ -145,6 +159,11 @@ class Cluster:
         """Whether the others reach a server, and it answers."""
         host = self.hosts[name]
         return not (host.dead or host.frozen or name in self.away)
+
+    @property
+    def leaders(self) -> set[str]:
+        """Servers that lead a stream, as they believe."""
+        return {name for name, replicas in self.replicas.items() if any(one.leads for one in replicas.values())}
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
