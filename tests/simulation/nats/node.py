@@ -113,6 +113,7 @@ class Node(StreamServer):
     """One server of a cluster.
 
     :ivar views: who leads each stream, as it believes; none: nobody
+    :ivar answers: as of any server; or ``late``, each by itself, so that they come in another order
     """
 
     def __init__(self, cluster: Cluster, host: Host, tell: Callable[[str], None] | None) -> None:
@@ -140,6 +141,7 @@ class Node(StreamServer):
         leader = self.views.get(stream.name)
         if leader is None:
             return False
+        self.cluster.takes(stream.name, self.name, leader)
         self.cluster.at(self, leader, lambda node: node.inbound(stream.name, message))
         return True
 
@@ -162,9 +164,20 @@ class Node(StreamServer):
 
     def answer(self, answers: Answers, what: str) -> None:
         """Send what the leader of a stream answers."""
-        for to, payload in answers:
-            self.tell(f"{what}: {payload.decode()}")
-            self.emit(Delivery(to, to, b"", b"", payload))
+        acks = [Delivery(to, to, b"", b"", payload) for to, payload in answers]
+        for ack in acks:
+            self.tell(f"{what}: {ack.payload.decode()}")
+        scheduler = self.cluster.scheduler
+        for ack in self._spoiled(acks):
+            if self.answers == "late":
+                when = scheduler.now + scheduler.random.uniform(0, 4)
+                scheduler.call_at(when, partial(self._emit_late, ack), self.host)
+            else:
+                self.emit(ack)
+
+    def _emit_late(self, ack: Delivery) -> None:
+        self.emit(ack)
+        self.push()
 
     def emit(self, message: Delivery) -> None:
         """To all that subscribe, at whichever server."""

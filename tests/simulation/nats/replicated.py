@@ -32,6 +32,8 @@ class Cluster:
     :ivar changed: streams whose leader has new entries
     :ivar away: servers that the others do not reach
     :ivar consumers: the server of each
+    :ivar armed: called with each message of a client that a server takes, until they return True: its stream, this
+        server, and the one that it is handed to
     :ivar hasty: a new leader answers before it has applied its log, and any server while there is no leader, as
         nats-server does
     :ivar slow: servers that apply nothing of their logs for now
@@ -50,6 +52,7 @@ class Cluster:
         self._known: dict[tuple[str, str], dict[str, int]] = {}  # entries that each has, as the leader knows
         self._quiet: dict[str, float] = {}  # until when a stream without a leader gets none
         self.consumers: dict[str, str] = {}
+        self.armed: list[Callable[[str, str, str], bool]] = []
         self.hasty = False
         self.slow: set[str] = set()
         self._routes = {
@@ -127,6 +130,17 @@ class Cluster:
                 route.release()
         self.scheduler.trace_fault("join", name)
 
+    def delay(self, a: str, b: str) -> Callable[[], None]:
+        """What one server sends to another waits, although the others reach both, until this is called."""
+        route = self._routes[a, b]
+        route.held = True
+        self.scheduler.trace_fault("delay", f"{a} -> {b}")
+        return lambda: None if {a, b} & self.away else route.release()
+
+    def takes(self, stream: str, node: str, leader: str) -> None:
+        """A server has got a message of a client."""
+        self.armed = [one for one in self.armed if not one(stream, node, leader)]
+
     def at(self, node: Node, name: str, do: Callable[[Node], None]) -> None:
         """Do something at a server: at once, if it is this one, or when that has come there."""
         if name == node.name:
@@ -145,6 +159,11 @@ class Cluster:
         """Whether the others reach a server, and it answers."""
         host = self.hosts[name]
         return not (host.dead or host.frozen or name in self.away)
+
+    @property
+    def leaders(self) -> set[str]:
+        """Servers that lead a stream, as they believe."""
+        return {name for name, replicas in self.replicas.items() if any(one.leads for one in replicas.values())}
 
     # --- streams -----------------------------------------------------------------------------------------------------
 
@@ -211,15 +230,16 @@ class Cluster:
         replica, node = self.replicas[leader][name], self.nodes[leader]
         for other in self.hosts:
             if other != leader:
+                has = self._known[leader, name].get(other, 0)
                 heard = partial(
-                    self._append, leader, name, replica.term, replica.log[:], replica.committed, replica.active
+                    self._append, leader, name, replica.term, has, replica.log[has:], replica.committed, replica.active
                 )
                 self.at(node, other, heard)
 
     def _append(
-        self, leader: str, name: str, term: int, log: list[Entry], committed: int, active: bool, node: Node
+        self, leader: str, name: str, term: int, had: int, news: list[Entry], committed: int, active: bool, node: Node
     ) -> None:
-        """A follower hears what its leader has."""
+        """A follower hears what its leader has behind what both have."""
         replica = self.replicas[node.name][name]
         if term < replica.term:
             later = replica.term
@@ -229,15 +249,14 @@ class Cluster:
             self._follow(node.name, name, term)
         if active or self.hasty:
             node.views[name] = leader
-        mine, n = replica.log, min(len(replica.log), len(log))
-        if mine[:n] != log[:n]:
-            n = next(i for i in range(n) if mine[i] is not log[i])
-            assert n >= replica.applied, "what is committed stays"
-            mine[n:] = log[n:]
-        else:
-            mine += log[n:]
-        self._apply(node, name, min(committed, len(log)))
-        has = len(log)
+        mine, has = replica.log, had + len(news)
+        both = min(len(mine), has)
+        same = next((n for n in range(had, both) if mine[n] is not news[n - had]), both)
+        if same < both:
+            assert same >= replica.applied, "what is committed stays"
+            del mine[same:]
+        mine += news[same - had :]
+        self._apply(node, name, min(committed, has))
         self.at(node, leader, lambda there: self._accepted(there, node.name, name, term, has))
 
     def _outdated(self, node: Node, name: str, term: int) -> None:

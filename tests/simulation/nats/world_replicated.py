@@ -37,9 +37,9 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
     cluster = Cluster(scheduler, network, random.uniform(0.0001, 0.02), random.uniform(0, 0.02))
     cluster.hasty = random.random() < 0.5
     names = list(cluster.hosts)
-    window = int(random.choice(WINDOWS) * 1e9)
+    window = int(random.choice((0.2, *WINDOWS)) * 1e9)
     cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": window}, cluster.hosts["n1"].time())
-    servers = tuple(f"nats://{name}:4222" for name in random.sample(names, random.choice((1, 3))))
+    servers = tuple(f"nats://{name}:4222" for name in random.sample(names, random.choice((1, 3, 3))))
     settings = NatsSettings(servers, ack_mode="message", exactly_once=True)
     write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2)))
     write.start_run()
@@ -58,21 +58,8 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
 
 def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float) -> None:
     random = scheduler.random
-    kinds = (
-        "server",
-        "server",
-        "server",
-        "lead",
-        "late",
-        "link",
-        "executor",
-        "executor",
-        "zombie",
-        "buffer",
-        "driver",
-        "refuse",
-    )
-    kind = random.choice(kinds)
+    kinds = "server server lead late link executor executor zombie driver refuse spoil buffer buffer route swing swing"
+    kind = random.choice(kinds.split())
     if kind == "link":
         there = cluster.hosts[random.choice(list(cluster.hosts))]
         break_a_link(scheduler, network, write.executors, there, lasts)
@@ -80,8 +67,10 @@ def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluste
         hurt_an_executor(scheduler, write, lasts)
     elif kind == "zombie":
         leave_a_zombie(scheduler, network, write, list(cluster.hosts.values()), lasts)
-    elif kind == "buffer":
-        _leave_rows_in_a_buffer(scheduler, network, write, cluster, lasts)
+    elif kind in _AT_A_MESSAGE:
+        _AT_A_MESSAGE[kind](scheduler, network, write, cluster)
+    elif kind == "spoil":
+        spoil(scheduler, cluster, lasts)
     elif kind == "late":
         change_to_a_late_leader(scheduler, cluster)
     elif kind == "lead":
@@ -94,23 +83,99 @@ def _fault(scheduler: Scheduler, network: Network, write: Write, cluster: Cluste
         hurt_a_server(scheduler, cluster, lasts)
 
 
-def _leave_rows_in_a_buffer(
-    scheduler: Scheduler, network: Network, write: Write, cluster: Cluster, lasts: float
-) -> None:
-    """An executor sends to a server that stands still, perhaps one that it has just changed to, and ends before that
-    goes on."""
-    random, living = scheduler.random, [host for host in write.executors.values() if not host.dead]
-    if not living:
-        return
-    host, left = random.choice(living), random.choice(list(cluster.hosts))
-    if random.random() < 0.5:
-        network.cut(host.name, left)
-    still = [there for name, there in cluster.hosts.items() if name != left and cluster.there(name)]
-    if still:
-        at, there = scheduler.now + random.uniform(0, 2), random.choice(still)
-        scheduler.call_at(at, partial(_freeze, scheduler, there, lasts))
-        end = partial(scheduler.kill, host) if random.random() < 0.5 else partial(write.failing.add, host.name)
-        scheduler.call_at(at + random.uniform(0, 2), end, host)
+def _leave_rows_in_a_buffer(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster) -> None:
+    """A follower stands still while an executor sends rows there, which ends before that goes on."""
+    random = scheduler.random
+    fails = random.random() < 0.3
+
+    def begin(stream: str, name: str, _: str) -> bool:
+        free = [n for n in cluster.hosts if n not in cluster.leaders and cluster.there(n)]
+        still = [n for n in free if (n == name) is (stream == "S")]  # rows follow a marker over another connection
+        found = [(n, host) for n in still for host in _connected(write, cluster, n)]
+        if not found:
+            return False
+        there, host = random.choice(found)
+        _freeze(scheduler, cluster.hosts[there], random.uniform(2, 15) if fails else random.uniform(8, 25))
+        end = partial(write.failing.add, host.name) if fails else partial(scheduler.kill, host)
+        scheduler.call_at(scheduler.now + random.uniform(0.05, 1), end, host)
+        return True
+
+    cluster.armed.append(begin)
+
+
+def _leave_rows_behind_a_route(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster) -> None:
+    """An executor changes to a server that does not reach the others, sends rows there, and is killed before that
+    does."""
+    random = scheduler.random
+
+    def begin(stream: str, name: str, _: str) -> bool:
+        hosts = _connected(write, cluster, name)
+        others = [n for n in cluster.hosts if n not in cluster.leaders | {name} and cluster.there(n)]
+        if stream != "S" or not (hosts and others):
+            return False
+        host, other = random.choice(hosts), random.choice(others)
+        cluster.isolate(other)
+        network.cut(host.name, name)
+
+        def sent(stream: str, name: str, _: str) -> bool:
+            if stream == "S" and name == other and not host.dead:
+                scheduler.call_at(scheduler.now + random.uniform(0, 0.6), partial(scheduler.kill, host), host)
+                return True
+            return other not in cluster.away
+
+        cluster.armed.append(sent)
+        scheduler.call_at(scheduler.now + random.uniform(11, 22), partial(cluster.join, other))
+        return True
+
+    cluster.armed.append(begin)
+
+
+def _lead_behind_a_slow_route(scheduler: Scheduler, network: Network, write: Write, cluster: Cluster) -> None:
+    """What a follower hands on is on its way to the leader for so long that another server leads meanwhile, which
+    answers at once, and that one again. Not longer than ``SETTLE`` from there on: no server takes as long."""
+    random = scheduler.random
+
+    def begin(stream: str, name: str, leader: str) -> bool:
+        if stream != "S" or name == leader or not all(map(cluster.there, cluster.hosts)):
+            return False
+        arrive, (third,) = cluster.delay(name, leader), cluster.hosts.keys() - {name, leader}
+        before, due = (cluster.terms["S"], cluster.hosts[name].life), scheduler.now + random.uniform(2.5, 2.7)
+
+        def change() -> None:
+            host = cluster.hosts[name]
+            if before != (cluster.terms["S"], host.life) or host.dead:
+                arrive()  # who sent it may have been answered already
+            else:
+                cluster.elect("S", {name, leader})
+
+        scheduler.call_at(scheduler.now + random.uniform(0.8, 1.1), change)
+        scheduler.call_at(due - random.uniform(0.1, 0.3), partial(cluster.elect, "S", {name, third}))
+        scheduler.call_at(due, arrive)
+        return True
+
+    cluster.armed.append(begin)
+
+
+_AT_A_MESSAGE = {
+    "buffer": _leave_rows_in_a_buffer,
+    "route": _leave_rows_behind_a_route,
+    "swing": _lead_behind_a_slow_route,
+}
+
+
+def _connected(write: Write, cluster: Cluster, name: str) -> list[Host]:
+    """Executors with a connection to a server."""
+    names = {end.other.host.name for end in cluster.nodes[name].port.connections.values()}
+    return [host for host in write.executors.values() if host.name in names and not host.dead]
+
+
+def spoil(scheduler: Scheduler, cluster: Cluster, lasts: float) -> None:
+    """Acknowledgements are lost, come twice, or late."""
+    what = scheduler.random.choice(("lost", "every other", "no refusals", "doubled", "late", "late"))
+    scheduler.trace_fault("acknowledgements", what)
+    for node in cluster.nodes.values():
+        node.answers = what
+        scheduler.call_at(scheduler.now + min(lasts, 8.0), partial(setattr, node, "answers", None))
 
 
 def _freeze(scheduler: Scheduler, there: Host, lasts: float) -> None:

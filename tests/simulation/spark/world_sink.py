@@ -44,6 +44,7 @@ class SinkWorld:
     :ivar fixed: each repetition has the same rows in the same partitions
     :ivar bad: rows that no server takes
     :ivar notes: of each write that has ended: what the product has told the driver
+    :ivar refused: rows may fail with which nothing is wrong
     """
 
     def __init__(self, scheduler: Scheduler, shape: Shape, *, streaming: bool, once: bool = False) -> None:
@@ -97,8 +98,8 @@ class SinkWorld:
         self.scheduler.restart(nats)
         jetstream.consumers.clear()
         tell = (lambda text: self.scheduler.trace(text, "nats")) if self.scheduler.tracing else None
-        server = StreamServer("nats", jetstream, lambda _: nats.time(), tell, life=nats.life)
-        ServerPort(self.network, nats, server)
+        self.server = StreamServer("nats", jetstream, lambda _: nats.time(), tell, life=nats.life)
+        ServerPort(self.network, nats, self.server)
 
     # --- what goes on ------------------------------------------------------------------------------------------------
 
@@ -182,6 +183,7 @@ class SinkWorld:
             lambda: (lambda: scheduler.kill(self.nats), lambda: self.start_server() if self.nats.dead else None),
             lambda: self._frozen(),
             lambda: self._refusing(),
+            lambda: self._spoiling(),
             lambda: (self._end_driver, _nothing),
             lambda: (lambda: foreign_commit(storage, LOG), lambda: foreign_commit(storage, LOG)),
             lambda: chance(storage, "away", True),
@@ -232,6 +234,17 @@ class SinkWorld:
             self.refused = True
 
         return begin, lambda: setattr(self.stream, "refuses", None)
+
+    def _spoiling(self) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Acknowledgements are lost, come twice, or in another order."""
+        what = self.scheduler.random.choice(("lost", "every other", "doubled", "reordered"))
+
+        def begin() -> None:
+            self.scheduler.trace_fault("acknowledgements", what)
+            self.server.answers = what
+            self.refused = True
+
+        return begin, lambda: setattr(self.server, "answers", None)
 
     def _frozen(self) -> tuple[Callable[[], None], Callable[[], None]]:
         """A worker stands still."""
