@@ -167,11 +167,11 @@ class Stream:
         if id_ := headers.get("Nats-Msg-Id"):
             self.ids[id_] = 0, now
 
-    def forget_proposals(self) -> None:
-        """This server leads no more. Of what it has proposed and what is not committed it forgets the ids, from the
-        last one back to one that is: so does nats-server."""
-        while self.ids and not self.ids[last := next(reversed(self.ids))][0]:
-            del self.ids[last]
+    def forget_proposals(self, before: float) -> None:
+        """This server led until then, and forgets the ids of what it had proposed and what is not committed. So does
+        nats-server, at once or later; some it keeps for the duplicate window."""
+        for id_ in [id_ for id_, (sequence, time) in self.ids.items() if not sequence and time <= before]:
+            del self.ids[id_]
 
     def store(self, subject: str, headers: Headers, payload: bytes, now: float, block: bytes = b"") -> int:
         """Store a message that is not refused: its sequence."""

@@ -160,6 +160,7 @@ class Node(StreamServer):
             stream.stage(message.subject, message.headers, now)
             replica.log.append(Entry(replica.term, now, message))
             self.cluster.changed.add(name)
+            self.cluster.on_taken(self.name, message)
         self.answer(answers, f"{message.subject} {message.payload[:40]!r}")
 
     def answer(self, answers: Answers, what: str) -> None:

@@ -16,7 +16,7 @@ from ..jetstream_rules import Stream
 from ..kernel import Host, Scheduler
 from ..network import Network
 from .fast_batches import Part
-from .node import Entry, Node, Replica, Route
+from .node import Entry, Message, Node, Replica, Route
 
 _ELECTION = (4.0, 9.0)  #: seconds after which another leader is elected
 _LOST_QUORUM = 10.0  #: seconds after which a leader that hears of nobody gives up
@@ -37,6 +37,7 @@ class Cluster:
     :ivar hasty: a new leader answers before it has applied its log, and any server while there is no leader, as
         nats-server does
     :ivar slow: servers that apply nothing of their logs for now
+    :ivar on_taken: called when a leader takes a message: its name, and the message
     """
 
     def __init__(self, scheduler: Scheduler, network: Network, latency: float, jitter: float) -> None:
@@ -55,6 +56,7 @@ class Cluster:
         self.armed: list[Callable[[str, str, str], bool]] = []
         self.hasty = False
         self.slow: set[str] = set()
+        self.on_taken: Callable[[str, Message], None] = lambda leader, message: None
         self._routes = {
             (a, b): Route(scheduler, host, latency, jitter)
             for a in self.hosts for b, host in self.hosts.items() if a != b
@@ -213,9 +215,10 @@ class Cluster:
         replica.term = max(term, replica.term)
         replica.stream.staged.clear()
         if replica.leads:  # the stream hears of it a little later than its log
-            late = self.scheduler.random.choice((0.01, 0.01, 1.0))  # under load
+            late = self.scheduler.random.choice((0.01, 1.0, 30.0))  # under load
             when = self.scheduler.now + self.scheduler.random.uniform(0, late)
-            self.scheduler.call_at(when, replica.stream.forget_proposals, self.hosts[node])
+            forget = partial(replica.stream.forget_proposals, self.hosts[node].time())
+            self.scheduler.call_at(when, forget, self.hosts[node])
         replica.leads = False
         self.nodes[node].views.pop(name, None)
 
