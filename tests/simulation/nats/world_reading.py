@@ -83,6 +83,7 @@ class ReadingWorld:
     :ivar current: what is read first is a snapshot
     :ivar compacted: the stream keeps the last message of each topic
     :ivar pauses: seconds between two messages
+    :ivar late: until then, the lead moves to a server that is behind once tasks begin to read
     """
 
     def __init__(self, scheduler: Scheduler, shape: Shape) -> None:
@@ -112,6 +113,7 @@ class ReadingWorld:
             self.options["maxOffsetsPerTrigger"] = random.choice(("3", "10", "1000"))
         self.written, self.wanted = 0, 3 * shape.rows
         self.app: Application | None = None
+        self.late = 0.0
         self.pauses = random.choice(((0.0, 0.05, 0.1, 0.5), (0.0, 0.01)))
         self.begun = random.uniform(0, 20 * max(self.pauses)) if self.current or not self.streaming else 0.0
         scheduler.spawn("writer", self._write, scheduler.host("writer"))
@@ -159,7 +161,10 @@ class ReadingWorld:
 
     def _tasks(self, app: Application, tasks: bytes) -> list[Row]:
         """The rows of a batch, in the order of its tasks."""
-        partitions = pickle.loads(tasks).partitions
+        scheduler, partitions = self.scheduler, pickle.loads(tasks).partitions
+        if scheduler.now < self.late:
+            self.late = 0.0
+            scheduler.call_at(scheduler.now + scheduler.random.uniform(0, 0.2), partial(self.cluster.move, "S"))
         messages, error = app.stage(tasks, [[] for _ in partitions], {})
         if error is not None:
             raise JobFailed(error)
@@ -239,6 +244,12 @@ class ReadingWorld:
             if random.random() < 0.6:  # a driver that knows nothing but its checkpoint asks it
                 scheduler.call_at(scheduler.now + random.uniform(0, 1.5), end_driver)
 
+        def late_leader_of_tasks() -> None:
+            self.late = scheduler.now + random.uniform(0, 4)
+            for name, replicas in self.cluster.replicas.items():
+                if not replicas["S"].leads:
+                    self.cluster.apply_late(name, self.late - scheduler.now)
+
         def cut() -> None:
             if readers:
                 self.network.cut(random.choice(readers), random.choice(servers))
@@ -249,7 +260,7 @@ class ReadingWorld:
             scheduler.call_at(scheduler.now + lasts, lambda: setattr(self.misfortune, name, 0.0))
 
         hurt = partial(hurt_a_server, scheduler, self.cluster, lasts)
-        random.choice((hurt, hurt, late_leader, late_leader, cut, unlucky, end_driver))()
+        random.choice((hurt, hurt, late_leader, late_leader_of_tasks, cut, unlucky, end_driver))()
 
     # --- what must be true -------------------------------------------------------------------------------------------
 
