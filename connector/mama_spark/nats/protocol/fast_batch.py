@@ -201,7 +201,7 @@ class FastBatch:
             self._refuse(
                 self.seq, OutcomeUnknown("the server has forgotten the batch: restart, new leader or idle"), out
             )
-        elif not self.confirmed:  # a batch that did not begin stores nothing
+        elif seq == 1 and not self.confirmed:  # a batch that did not begin stores nothing
             self._refuse(self.seq, error, out)
         else:
             self._refuse(seq - 1, OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)

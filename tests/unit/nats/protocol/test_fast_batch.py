@@ -64,6 +64,12 @@ def test_a_batch_that_never_began_stored_nothing() -> None:
     assert refused(b.reply(no_responders("a"), 1)) == dict.fromkeys(range(100, 103), NoResponders)
 
 
+def test_a_refused_end_leaves_all_in_doubt_where_the_answer_to_the_first_message_was_lost() -> None:
+    b = batch(3, confirmed=False)
+    told = b.reply(from_reply(503, 10002, "resource limits exceeded for account"), b.end())
+    assert refused(told) == dict.fromkeys(range(100, 103), OutcomeUnknown)
+
+
 @each("ended", [False, True])
 def test_a_start_that_the_server_dropped_ends_the_batch_also_when_all_answers_came_before(ended: bool) -> None:
     b = batch(3, confirmed=False)
