@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mama_spark.contracts.errors import OutOfResources, Unavailable
@@ -65,9 +65,32 @@ class DiscoveryClient(LogQueries):
     )
 
     def __init__(self, settings: DiscoverySettings) -> None:
-        super().__init__(MalamuteSettings(settings.connection, settings.codec.events), settings.outage_timeout)
+        connection = replace(settings.connection, address="")
+        super().__init__(MalamuteSettings(connection, settings.codec.events), settings.outage_timeout)
         self._stream = settings.codec.events.encode()
         self._writing = threading.Lock()  # or one thread's PONG would acknowledge the other's messages
+
+    def open(self) -> None:
+        """See :class:`LogQueries`. Opens the stream, which makes it where it is missing: queries make none."""
+        super().open()
+        try:
+            connection = self.connection
+            with connection.changed:
+                deadline = time.monotonic() + self.settings.connect_timeout
+                opening = connection.machine.call(StreamWrite(self._stream), deadline)
+            connection.wait(opening, f"writing to {self.settings.stream!r}")
+        except CallFailed as e:
+            self.close()
+            raise refused(e.code, f"{connection.endpoint}: {e}") from e
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Never raises. The connection is closed, not given to the next client: it writes to one stream."""
+        pooled, self._pooled = self._pooled, None
+        if pooled is not None:
+            pooled.connection.close(1.0 if pooled.connection.connected else 0.0)
 
     def current(self, subjects: Sequence[str] = ()) -> FoundMessages:
         """The current message of all subjects (or these), as of sequence ``last`` of the stream."""
@@ -109,14 +132,8 @@ class DiscoveryClient(LogQueries):
         connection, machine = self.connection, self.connection.machine
         deadline = time.monotonic() + self.settings.connect_timeout
         with connection.changed:
-            opened = machine.registered.stream == self._stream
-            opening = None if opened else machine.call(StreamWrite(self._stream), deadline)
-        try:
-            if opening is not None:
-                connection.wait(opening, f"writing to {self.settings.stream!r}")
-        except CallFailed as e:
-            raise refused(e.code, f"{connection.endpoint}: {e}") from e
-        with connection.changed:
+            if machine.registered.stream != self._stream:
+                raise Unavailable("the broker has not opened the stream yet")
             epoch = machine.reconnects
             machine.send_frames(
                 [encode(StreamSend(m.subject.encode(), [m.content], write(m.extension))) for m in messages]
