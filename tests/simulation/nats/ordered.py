@@ -24,7 +24,7 @@ from .exactly_once import break_a_link, moments, refuse
 from .fast_batches import Part
 from .node import Message
 from .replicated import Cluster
-from .world_replicated import change_to_a_late_leader, hurt_a_server, lead_to_and_fro, lose_the_lead
+from .world_replicated import change_to_a_late_leader, hurt_a_server, lead_to_and_fro, lose_the_lead, spoil
 from .writers import NotAllStored
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def ordered(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]]:
     refused = partial(_refuse, () if with_ids else (FULL,))  # behind a gap the order of a repetition is another one
     for at in moments(scheduler, 2 * shape.faults, 15.0):
         lasts = random.choice((random.uniform(0, 3), random.uniform(0, 15)))
-        kinds = (hurt_a_server, hurt_a_server, lead_to_and_fro, lose_the_lead, refused, link, late, arm, arm, arm)
+        kinds = (hurt_a_server, lead_to_and_fro, lose_the_lead, spoil, refused, link, late, arm, arm, arm)
         kind = random.choice((*kinds, kill, kill) if any_order else kinds)
         scheduler.call_at(random.choice((0, 0, at)) if kind is arm else at, partial(kind, scheduler, cluster, lasts))
 
