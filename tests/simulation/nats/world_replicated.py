@@ -41,7 +41,8 @@ def replicated(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[str]
     cluster.create({"name": "S", "subjects": ["t.>"], "duplicate_window": window}, cluster.hosts["n1"].time())
     servers = tuple(f"nats://{name}:4222" for name in random.sample(names, random.choice((1, 3, 3))))
     settings = NatsSettings(servers, ack_mode="message", exactly_once=True)
-    write = Write(scheduler, settings, rows_of(scheduler, shape.rows), random.choice((1, 1, 2)))
+    partitions = min(shape.partitions, random.choice((1, 1, 2)))
+    write = Write(scheduler, settings, rows_of(scheduler, shape.rows), partitions)
     write.start_run()
     scheduler.spawn("query", lambda: write.query(lambda: all(map(cluster.there, names)), 20.0))
     for at in moments(scheduler, shape.faults, 6.0):
