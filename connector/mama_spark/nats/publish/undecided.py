@@ -109,9 +109,9 @@ class _Probe:
 class LoneMessages:
     """Messages of one bridge that are sent outside of batches.
 
-    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, nothing is sent, also
-    no batch. When the publisher was told that the outcome is unknown, it sends the same message again, and none that
-    would be stored before it.
+    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, nothing is sent to its
+    stream, also no batch. When the publisher was told that the outcome is unknown, it sends the same message again, and
+    none that would be stored before it.
 
     After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
     all at once, or in order one at a time.
@@ -140,9 +140,11 @@ class LoneMessages:
         self, stream: str, rows: MessageBatch, first_token: int, dedup_is_safe: Callable[[str], bool]
     ) -> int | None:
         """How many were sent; None: a batch may take them."""
-        if self._probe is not None:
+        if self._probe is not None and self._probe.stream == stream:
             return 0
         if (stream in self._undecided and not dedup_is_safe(stream)) or (self._left and self._settings.ordered):
+            if self._probe is not None:
+                return 0
             self._probe = _Probe(first_token, stream, time.monotonic())
             self._send_plain(rows.slice(0, 1), first_token)
             return 1
