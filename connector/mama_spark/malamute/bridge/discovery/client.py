@@ -124,12 +124,16 @@ class DiscoveryClient(LogQueries):
         while len(found) < len(messages):
             part = _part(messages, len(found))
             wait = self.timeout if timeout is None else timeout
-            with self._writing:
-                found += self.retried(partial(self._put, part), time.monotonic() + wait)
+            try:
+                with self._writing:
+                    found += self.retried(partial(self._put, part), time.monotonic() + wait)
+            except Unavailable as e:
+                raise Unavailable(self.connection.explain("discovery", str(e))) from e
         return found
 
     def _put(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        connection, machine = self.connection, self.connection.machine
+        connection = self.connection
+        machine = connection.machine
         deadline = time.monotonic() + self.settings.connect_timeout
         with connection.changed:
             if machine.registered.stream != self._stream:
@@ -140,7 +144,7 @@ class DiscoveryClient(LogQueries):
             )
             call = machine.ping(time.monotonic(), deadline)
         connection.wait(call, "discovery")
-        if epoch != connection.machine.reconnects:
+        if epoch != machine.reconnects:
             raise Unavailable("the connection was lost before the messages were acknowledged")
         found = [
             AckRun(run.outcome, 1, run.first + i if run.first else 0)
