@@ -22,6 +22,8 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.extensions import Feature
+from mama_spark.options import SubscribeOptions
+from mama_spark.registry import log_bridge
 from mama_spark.testing.log_suite import LogSetup, LogSuite, everything, numbers, rows
 from mama_spark.testing.waiting import eventually
 
@@ -205,6 +207,9 @@ def test_a_pattern_selects_as_READ_does(broker: Broker) -> None:
         with logs(broker.endpoint, pattern=pattern) as b:
             assert numbers(b.log("st").read(0, 4)) == wanted
             assert numbers(b.log("st").read(0, 4, ["rain.*"])) == [2], "topics win"
+    options = SubscribeOptions.parse({"url": broker.endpoint.replace("tcp", "mlp"), "stream": "st", "pattern": "rain"})
+    with log_bridge(options, TIMEOUT) as b:
+        assert numbers(b.log("st").read(0, 4)) == [2], "by the option, too"
     with logs(broker.endpoint, pattern="(") as b, pytest.raises(ConfigError, match="not a pattern"):
         list(b.log("st").read(0, 4))
     with logs(broker.endpoint) as b:

@@ -127,15 +127,12 @@ def test_whoever_knows_the_subjects_and_headers_can_announce_with_a_client(broke
     assert [c.kind for c in follower.found][:3] == [RECORD, SUSPECT, OFFLINE]
 
 
-@pytest.mark.parametrize("first", ["a reader", "a source"])
-def test_the_first_client_of_an_events_stream_makes_it(tmp_path: Path, first: str) -> None:
+def test_the_first_client_of_an_events_stream_makes_it(tmp_path: Path) -> None:
     """The configuration names it by no exact pattern, and queries make no stream."""
     with BrokerHere(tmp_path, ".*", f'[events]\nfolder = "{tmp_path / "events"}"\n') as broker:
         bridge = MalamuteDiscovery(DiscoverySettings(ConnectionSettings((broker.url,)), DiscoveryCodec(events="mine")))
         bridge.open()
         try:
-            if first == "a source":
-                bridge.announce(DESK, b"r", LASTING)
             begin = bridge.initial_offset("earliest")
             bridge.publish_events(DESK, [b"one"], ["1"])
             found = [event.payload for some in bridge.read(begin, bridge.latest_offset(begin)) for event in some]

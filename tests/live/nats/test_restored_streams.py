@@ -19,6 +19,8 @@ from tests.support.nats.mamasub import StreamQuery
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import Query, values
 
+OLD, READ = 10, 25
+
 
 class RestoredServer(NatsServer):
     """A server whose streams can be put back to what they were, each by itself."""
@@ -50,6 +52,33 @@ class RestoredServer(NatsServer):
 def server(tmp_path: Path) -> Iterator[RestoredServer]:
     with RestoredServer(tmp_path) as server:
         yield server
+
+
+def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(server: RestoredServer) -> None:
+    def batch(start: dict[str, Any] | None, **more: str) -> tuple[dict[str, Any], list[int]]:
+        query = StreamQuery(server.url, start, stream="S", startingOffsets="earliest", **more)
+        numbers = sorted(int(row["value"]) for row in query.batch(limited=True))
+        return json.loads(json.dumps(query.offset)), numbers
+
+    with Admin(server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+    server.publish(range(OLD))
+    server.back_up()
+    server.publish(range(OLD, READ))
+    cut, numbers = batch(None, maxOffsetsPerTrigger=f"{OLD + 5}")
+    assert numbers == list(range(OLD + 5))
+    known, numbers = batch(cut)
+    assert numbers == list(range(OLD + 5, READ))
+    assert batch(known) == (known, [])
+    for new in (5, READ - OLD, READ):  # fewer than were lost, as many, more
+        server.restore()
+        server.publish(range(100, 100 + new))
+        for start in (known, cut):
+            with pytest.raises(DataLost, match="stream 'S': "):
+                batch(start)
+            end, numbers = batch(start, failOnDataLoss="false")
+            assert numbers == list(range(100, 100 + new))
+            assert batch(end) == (end, [])
 
 
 #: What is read: everything, by the name of a stream, by topics, by a pattern, packed or not.

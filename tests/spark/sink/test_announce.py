@@ -71,6 +71,16 @@ def test_batch_is_online_while_it_publishes_and_offline_at_its_commit(
     ]
 
 
+@pytest.mark.spec("PE-19")
+def test_batch_without_discovery_leaves_no_trace_of_it(
+    spark: SparkSession, nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    """Who asks for nothing gets what there was before."""
+    write(orders(spark, 10), nats_server, announce="false", flightLog=str(tmp_path), topicEvents="off")
+    assert admin.api("STREAM.NAMES")["streams"] == ["ORDERS"]
+    assert {r["kind"] for r in logged(tmp_path)} == {"flight"}
+
+
 def ticking(spark: SparkSession, server: NatsServer, folder: Path, **options: str) -> StreamingQuery:
     """A stream of the text files of a folder, with a look at it every 500 ms."""
     source = folder / "in"

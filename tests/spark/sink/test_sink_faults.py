@@ -57,6 +57,8 @@ def test_killed_worker_is_replaced_and_every_row_is_stored_once(case: Interrupte
     ("room", "options"),
     [
         ("nats", {}),
+        pytest.param("nats", {"dedup": "false", "ackMode": "batch"}, marks=pytest.mark.thorough),
+        pytest.param("nats", {"dedup": "false", "ackMode": "message"}, marks=pytest.mark.thorough),
         ("malamute", {}),
         pytest.param("malamute", {"dedup": "false"}, marks=pytest.mark.thorough),
     ],

@@ -14,7 +14,7 @@ from mama_spark.contracts.errors import CorruptPack
 from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Records
-from mama_spark.packing.chunked_unpack import unpack_chunks
+from mama_spark.packing.chunked_unpack import CHUNK_BYTES, CHUNK_ROWS, unpack_chunks
 from mama_spark.packing.codec import ArrowCodec, Codec, LinesCodec, values_of_packs
 from mama_spark.packing.compression import PackCompressor
 from mama_spark.packing.format import PACK, PACK_ROWS, PACK_TOPIC, BadPack
@@ -27,7 +27,7 @@ from mama_spark.packing.row_contents import contents_of_records, contents_of_row
 from mama_spark.packing.unpacker import unpack
 from mama_spark.publishing.ids.ids import digest
 
-from tests.support.memory import peak_of
+from tests.support.memory import arrow_peak_of, peak_of
 from tests.support.tables import each
 from tests.support.tiers import examples
 
@@ -281,6 +281,23 @@ def test_slices_keep_reasons_at_their_rows() -> None:
     assert list(found.errors) == [2]
     assert found.slice(1, 4).errors == {1: found.errors[2]}
     assert found.slice(3, 4).errors == found.slice(0, 2).errors == {}
+
+
+def unpack_a_bomb_of_headers() -> None:
+    """A megabyte that would be 8 GB of headers."""
+    bomb = records(lines([b""] * 1_000_000, ("k", ["x" * 8_000]), topic="t" * 100))
+    total = 0
+    for _, part in unpack_chunks(bomb):
+        total += len(part)
+        assert len(part) <= CHUNK_ROWS
+        if total < 20_000:
+            assert part.headers is not None
+            assert part.headers.nbytes < 2 * CHUNK_BYTES
+    assert total == 1_000_000
+
+
+def test_headers_that_a_million_empty_rows_share_are_not_copied_at_once() -> None:
+    assert arrow_peak_of(unpack_a_bomb_of_headers) < 200 << 20, "of 8 GB"
 
 
 def test_announced_rows_are_no_more_than_the_bytes_can_hold() -> None:

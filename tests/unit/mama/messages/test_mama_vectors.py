@@ -18,6 +18,7 @@ from mama_spark.openmama.wire import frames, naming
 from mama_spark.openmama.wire.frames import FRAMINGS, ZMQ
 
 from tests.support.tables import each
+from tests.support.tiers import EXPLORE
 from tests.support.vectors import vectors
 
 #: The second file was recorded between programs of OpenMAMA. Its subscriptions are messages of ZeroMQ, not of OpenMAMA.
@@ -78,6 +79,20 @@ def test_a_truncated_payload_is_refused_or_has_fewer_fields(v: dict[str, Any]) -
             continue
         assert part == whole[: len(part)]
         assert len(part) < len(whole)
+
+
+@each("v", kind("payload"))
+def test_a_flipped_bit_is_read_or_refused_and_nothing_else(v: dict[str, Any]) -> None:
+    data = bytearray.fromhex(v["hex"])
+    for bit in range(0, len(data) * 8, 1 if EXPLORE else 3):
+        data[bit // 8] ^= 1 << bit % 8
+        try:
+            msg = omnm.decode(data)
+        except BadMessage:
+            pass
+        else:
+            assert omnm.decode(omnm.encode(msg)).as_dict() == msg.as_dict()
+        data[bit // 8] ^= 1 << bit % 8
 
 
 def frame_of(v: dict[str, Any]) -> frames.BridgeFrame:
