@@ -83,6 +83,7 @@ def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Mak
     assert peer.ask(commands.StreamWrite(b"out")) == Ok()
     assert peer.ask(commands.StreamWrite(b"out")) == Ok()
     assert peer.ask(commands.StreamRead(b"in", b"^a")) == Ok()
+    assert peer.ask(commands.StreamRead(b"in", b"^b")) == Ok()
     assert isinstance(peer.ask(commands.StreamRead(b"in", b"[")), Error)
     assert peer.ask(commands.StreamCancel(b"in")) == Ok()
     assert peer.ask(commands.Close()) == Ok()
@@ -93,8 +94,8 @@ def test_clients_coming_and_going_writing_reading_and_failing_are_told(make: Mak
     refusal = next(e["detail"] for e in events if e["kind"] == "REFUSED")
     assert "pattern" in refusal
     assert told == [
-        ("CONNECTED", "", ""), ("WRITING", "out", ""), ("SUBSCRIBED", "in", "^a"), ("REFUSED", "in", refusal),
-        ("UNSUBSCRIBED", "in", ""), ("STOPPED", "out", ""), ("GONE", "", "close"),
+        ("CONNECTED", "", ""), ("WRITING", "out", ""), ("SUBSCRIBED", "in", "^a"), ("SUBSCRIBED", "in", "^b"),
+        ("REFUSED", "in", refusal), ("UNSUBSCRIBED", "in", ""), ("STOPPED", "out", ""), ("GONE", "", "close"),
     ]  # fmt: skip
     times = [e["time"] for e in events]
     assert times == sorted(times)
