@@ -11,7 +11,7 @@ from mama_spark.cli.main import main
 from mama_spark.flightlog import check
 from mama_spark.flightlog.check import file_system
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.check import check_server
+from mama_spark.nats.preflight import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
