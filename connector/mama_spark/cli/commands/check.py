@@ -15,7 +15,7 @@ from ...console.output import print_marked
 from ...contracts.errors import MamaError
 from ...contracts.redaction import redact
 from ...contracts.topics import topic_head
-from ...flightlog.check import check_dead_letters, check_flight_log
+from ...flightlog.table_check import check_dead_letters, check_flight_log
 from ...options import ANY_WRITE, SinkOptions
 from ...options.conf_file import as_options, load
 from ...options.declare import require
