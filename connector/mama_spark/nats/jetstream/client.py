@@ -30,7 +30,7 @@ from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
 from .answers import NO_MESSAGE, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
-from .retry import BACKOFF, ServerNotReady, retry
+from .request_retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
 #: The frames of an attempt, and whether its connection is lost: what follows then may have holes.

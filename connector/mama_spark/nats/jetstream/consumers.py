@@ -14,7 +14,7 @@ from ..connection.socket_connection import SocketConnection
 from ..subjects import CONSUMER_PREFIX
 from .answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ApiForbidden, ConsumerInfo, StreamInfo
 from .client import JetStream
-from .retry import BACKOFF
+from .request_retry import BACKOFF
 
 KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 #: Seconds of each attempt to create a consumer.

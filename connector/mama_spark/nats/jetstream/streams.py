@@ -28,7 +28,7 @@ from .answers import (
     answer_of,
 )
 from .client import JetStream
-from .retry import ServerNotReady
+from .request_retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
