@@ -16,7 +16,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import compile_filters
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MemoryBridge

@@ -13,7 +13,7 @@ from .paths import absolute_path, is_inside
 from .publishing import PublishingOptions
 from .urls import middleware_of, split_stream
 from .values import is_traceparent
-from .window import RetryPolicy, WindowConfig, usual_refill
+from .window_config import RetryPolicy, WindowConfig, usual_refill
 
 _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_stream")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..contracts.errors import ConfigError
 from ..contracts.headers import EXPECTED_LAST
-from ..options.window import RetryPolicy
+from ..options.window_config import RetryPolicy
 
 #: The name in the specification (MP-06).
 RetryConfig = RetryPolicy

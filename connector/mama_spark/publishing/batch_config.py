@@ -11,7 +11,7 @@ from typing import Protocol
 from ..contracts.bridge import BridgeEvent
 from ..contracts.errors import PublishError
 from ..contracts.message import MessageBatch
-from ..options.window import WindowConfig
+from ..options.window_config import WindowConfig
 from .window.send_loop import StoredCheck
 
 

@@ -20,7 +20,7 @@ from ..contracts.backoff import RECONNECT
 from ..contracts.bridge import PublisherBridge
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import Int64s, MessageBatch
-from ..options.window import RetryPolicy, WindowConfig, usual_refill
+from ..options.window_config import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
 from .outage_reporter import WarningTimer

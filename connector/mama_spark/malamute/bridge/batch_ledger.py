@@ -22,7 +22,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, Records
 from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MalamuteBridge

@@ -25,7 +25,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_texts,
 )
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from . import records as rc

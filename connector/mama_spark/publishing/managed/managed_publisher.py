@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.flight_batch import FlightCounters
 from mama_spark.publishing.window.window import Window
 

@@ -15,7 +15,7 @@ from mama_spark.contracts.bridge import Ack, Capabilities, PublisherBridge
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.packing.codec import Codec, codec_of
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
