@@ -31,7 +31,7 @@ from ..engines.commands import CancelSubscriptions
 from .clients import OK, ClientSession, Connections, PendingReply, error_frames
 from .deliveries import ClientDeliveries
 from .log_queries import LogQueryServer
-from .mailboxes import Mailboxes
+from .mail_and_services import Mailboxes
 from .publishing import BROKER, Publishing
 from .queues import ByteQueue
 from .settings import Overflow, SessionSettings
