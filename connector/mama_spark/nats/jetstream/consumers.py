@@ -16,7 +16,7 @@ from .answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ApiForbidden, Cons
 from .client import JetStream
 from .request_retry import BACKOFF
 
-KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
+CONSUMER_KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
