@@ -58,16 +58,16 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         :param folder: where relative paths begin
         :raises OptionError: one table lies in the other
         """
-        log, letters = (
+        log, dead_letters = (
             None if path is None else absolute_path(path, folder) for path in (self.flight_log, self.dead_letter_table)
         )
-        if log is not None and letters is not None:
+        if log is not None and dead_letters is not None:
             require(
-                not is_inside(log, letters) and not is_inside(letters, log),
+                not is_inside(log, dead_letters) and not is_inside(dead_letters, log),
                 f"options flightLog and deadLetterTable must name two folders, neither in the other, got {log} and "
-                f"{letters}: VACUUM of the outer table would delete the files of the inner one",
+                f"{dead_letters}: VACUUM of the outer table would delete the files of the inner one",
             )
-        return replace(self, flight_log=log, dead_letter_table=letters)
+        return replace(self, flight_log=log, dead_letter_table=dead_letters)
 
     @property
     def bridges(self) -> frozenset[str]:

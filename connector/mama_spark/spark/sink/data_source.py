@@ -106,7 +106,7 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         )
     arrow = arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]))
     fields = tuple(arrow.field(name) for name in plan.log)
-    letter_fields, letter_schema = fields, dead_letter_schema(fields)
+    dead_letter_fields = fields
     if options.pack != "off" and fields:
         fields = (packed_rows_field(fields),)
     log_schema, extra = table_schema(fields), frozenset(f.name for f in fields)
@@ -115,9 +115,10 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name,
         log_marker=_require_table(options.flight_log, options, log_schema, "flightLog", extra),
         dead_letter_marker=_require_table(
-            options.dead_letter_table, options, letter_schema, "deadLetterTable", frozenset(plan.log)
+            options.dead_letter_table, options, dead_letter_schema(dead_letter_fields), "deadLetterTable",
+            frozenset(plan.log),
         ),
-        letter_fields=letter_fields,
+        dead_letter_fields=dead_letter_fields,
     )  # fmt: skip
 
 
@@ -209,7 +210,7 @@ class _Committer:
         if (uri := o.dead_letter_table) is not None:
             parts = [p for r in reports for p in r.dead_letter_parts]
             recorded = add(
-                uri, o.storage_options, write_id, parts, extra=job.letter_fields, kind=DEAD_LETTER_TABLE
+                uri, o.storage_options, write_id, parts, extra=job.dead_letter_fields, kind=DEAD_LETTER_TABLE
             ).recorded
         if (uri := o.flight_log) is not None:
             parts = [p for r in reports for p in r.parts]

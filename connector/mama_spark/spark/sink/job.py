@@ -60,7 +60,7 @@ class SinkJob:
     """The data that every task of a write needs; made on the driver, pickled.
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
-    :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
+    :ivar dead_letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
     :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
     """
 
@@ -73,7 +73,7 @@ class SinkJob:
     query_name: str | None = None
     log_marker: str | None = None
     dead_letter_marker: str | None = None
-    letter_fields: tuple[pa.Field, ...] = ()
+    dead_letter_fields: tuple[pa.Field, ...] = ()
 
     @property
     def has_name(self) -> bool:

@@ -63,7 +63,7 @@ class OutcomeRecorder:
                 write_id,
                 report.partition,
                 report.attempt,
-                extra=job.letter_fields,
+                extra=job.dead_letter_fields,
             )
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
@@ -205,7 +205,7 @@ class OutcomeRecorder:
         if context.extra is None:
             return None
         columns = context.extra.take(pa.array(rows))
-        if self._job.log_fields == self._job.letter_fields:
+        if self._job.log_fields == self._job.dead_letter_fields:
             return columns
         return pa.RecordBatch.from_struct_array(columns.column(PACKED_ROWS).flatten())
 
