@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
-from mama_spark.discovery import snapshot_codec
+from mama_spark.discovery import image_codec
 from mama_spark.malamute.broker.engines.jetstream import message_codec
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.commands import BadFrame
@@ -119,7 +119,7 @@ NATS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     ),
     "a position of discovery": (lambda o: parse_offset(json_or_none(o)), (ConfigError,), b'{"mark": '),
     "offsets of mamasub": (lambda o: from_json(json_or_none(o)), (ConfigError,), b'{"S": {"next": '),
-    "an image of discovery": (lambda o: snapshot_codec.unpack([o]), (ValueError,), b"\xff\xff\xff\xff"),
+    "an image of discovery": (lambda o: image_codec.unpack([o]), (ValueError,), b"\xff\xff\xff\xff"),
     "a message of the JetStream engine": (jetstream_message, (message_codec.Unreadable,), b"a.b NATS/1.0\r\nMlp-"),
 }  # fmt: skip
 OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {

@@ -95,7 +95,7 @@ class RecordedDiscovery(LogDiscovery):
     def _begin_again(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
         return LogOffset(bounds.identity, bounds.first)
 
-    def _snapshot_at(self, end: LogOffset) -> list[DiscoveryEvent]:
+    def _image_at(self, end: LogOffset) -> list[DiscoveryEvent]:
         bounds = self._bounds(end)
         if not same_log(end, bounds):
             return [self._gap(1, end.next - 1, self.recreated)]

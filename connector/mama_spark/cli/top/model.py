@@ -189,12 +189,12 @@ class LiveModel:
             "unacknowledged": sum(r.unacknowledged for s in self._streams.values() for r in s.status.readers),
         }
 
-    def snapshot(self) -> dict[str, Any]:
-        tables = {
+    def tables(self) -> dict[str, Any]:
+        found = {
             name: [dict(zip(columns, row, strict=True)) for row in self.table(name)]
             for name, columns in COLUMNS.items()
         }
-        return {"totals": self.totals(), **tables}
+        return {"totals": self.totals(), **found}
 
 
 def sparkline(numbers: Sequence[float] | deque[float], width: int = 12) -> str:

@@ -158,7 +158,7 @@ class NatsDiscovery:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
-        return self._require_open()[1].snapshots.take()[0]
+        return self._require_open()[1].images.take()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """The log names are those of the streams of events and advisories; -1 is the latest, -2 the earliest; a log

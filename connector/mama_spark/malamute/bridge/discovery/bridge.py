@@ -11,7 +11,7 @@ from mama_spark.contracts.errors import ClientClosed
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper, LeaseWithdrawn
-from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, WrittenSnapshot
+from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, SavedImage
 from mama_spark.discovery.source_expiry import check_ttl, renew_every, state_by_marker
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 
@@ -176,7 +176,7 @@ class MalamuteDiscovery(LogDiscovery):
         return Present(found.identity, found.last, [*self.codec.image(found.messages), end])
 
     def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
-        subject = self.codec.snapshot_subject(token)
+        subject = self.codec.image_subject(token)
         messages = [
             DiscoveryMessage(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
             for i, chunk in enumerate(chunks)
@@ -184,9 +184,9 @@ class MalamuteDiscovery(LogDiscovery):
         runs = self._client.store(messages)
         return runs[0].first, runs[-1].first
 
-    def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
-        subject = self.codec.snapshot_subject(snapshot.token)
-        pages = self._client.fetch(snapshot.first - 1, snapshot.last, [subject])
+    def _saved(self, image: SavedImage) -> list[bytes]:
+        subject = self.codec.image_subject(image.token)
+        pages = self._client.fetch(image.first - 1, image.last, [subject])
         return [one.content for page in pages for one in page.messages]
 
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
