@@ -47,7 +47,7 @@ from .parser import Frame, PartialFrame, ProtocolError, read_frame
 Take = Callable[[bytes, int], int]
 
 PING_INTERVAL = 20.0  #: seconds of silence after which a server that nobody waits for is asked whether it is there
-SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that it is rarely asked in vain
+SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that few PINGs are needless
 #: Seconds without a byte after a PING, and since anything up to it moved on: the connection is stale. A live
 #: server answers within a round trip, whatever it does meanwhile; a link and a machine may pause for a few seconds. No
 #: options: any byte counts on a busy link, and :data:`_ALONE` and :data:`_YOUNG` give a slow way its time.

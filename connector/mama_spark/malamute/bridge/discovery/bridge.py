@@ -23,9 +23,8 @@ class MalamuteLeases:
     """The two subjects of each source: :class:`~mama_spark.discovery.lease_keeper.LeaseStore`.
 
     *How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not,
-    the source was reported OFFLINE or withdrawn; the current message of its subject tells which. A process makes the id
-    of a record from the sequence that it replaces: so it is stored once however many processes write it, and readers
-    see a source come back once.
+    the source was reported OFFLINE or withdrawn; the current message of its subject tells which. The id of a
+    record is derived from the sequence it replaces, so concurrent writers store one copy.
     """
 
     def __init__(self, settings: DiscoverySettings) -> None:

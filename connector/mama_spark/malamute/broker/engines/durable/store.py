@@ -35,6 +35,7 @@ from .store_reader import APPLICATION_ID, StoreReader
 #: follow from the batch. ``origin`` is :class:`~mama_spark.malamute.broker.engines.stored.SubscriptionCursor`'s.
 COLUMNS = ("sender", "subject", "content", "id", "lengths", "headers", "origin")
 WIDTHS = PLAIN, WITH_IDS, ALL = 3, 4, len(COLUMNS)
+#: ``octets`` counts bytes: stores have the column under this name.
 _SCHEMA = """
 CREATE TABLE messages (sequence INTEGER PRIMARY KEY, time INTEGER NOT NULL, sender BLOB NOT NULL, subject BLOB NOT NULL,
     content BLOB NOT NULL, lengths BLOB, id BLOB, headers BLOB, origin INTEGER);
