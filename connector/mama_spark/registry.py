@@ -142,7 +142,7 @@ def row_codec(o: SinkOptions) -> RowCodec | None:
 
 
 def record_format(o: SubscribeOptions) -> RecordFormat | None:
-    """How records become columns, where the options say that a recorder wrote them."""
+    """The format of records, where the options say that a recorder wrote them."""
     if o.recorded is None:
         return None
     found: RecordFormat = part(o.recorded, "record_format")

@@ -121,7 +121,7 @@ class Audit:
 
     @property
     def proven(self) -> bool:
-        """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
+        """Whether messages were compared, none is wrong, and none may be missing."""
         return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
 
     @property

@@ -103,7 +103,7 @@ class Progress:
 
 
 def _notebook_cell() -> Any:
-    """Where a notebook shows the progress; None = this is none."""
+    """The display of a notebook for the progress; None = this is no notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is None:

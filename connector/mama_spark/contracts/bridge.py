@@ -366,7 +366,7 @@ class DiscoveryBridge(Protocol):
         """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """Where to begin: ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence."""
+        """The first offset: at ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence."""
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;
@@ -377,4 +377,4 @@ class DiscoveryBridge(Protocol):
         """The events between two offsets, in order; the same each time."""
 
     def close(self) -> None:
-        """Never raises."""
+        """Close all connections; never raises."""

@@ -62,7 +62,7 @@ class LogTail(Protocol):
         """
 
     def close(self) -> None:
-        """Never raises."""
+        """Close all connections; never raises."""
 
 
 class ServedLog(Protocol):
@@ -73,7 +73,7 @@ class ServedLog(Protocol):
         """The log itself."""
 
     def state(self) -> LogState:
-        """As the leader has it now.
+        """The state as the leader has it now.
 
         :raises ConfigError: it was deleted since it was opened, or deleted and created again
         """
@@ -93,7 +93,7 @@ class ServedLog(Protocol):
         """
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """As :meth:`.RecordLog.read`, with empty payloads."""
+        """The records of :meth:`.RecordLog.read`, with empty payloads."""
 
     def newest(self, topic: str) -> Records | None:
         """The last record on this topic; None = there is none."""

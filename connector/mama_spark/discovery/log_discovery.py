@@ -205,7 +205,7 @@ class LogDiscovery(ABC):
         return LogOffset(present.log, image.next, image)
 
     def _begin_again(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
-        """Where a reader goes on whose log is another one."""
+        """The offset at which a reader goes on whose log is another one."""
         return self._begin(bounds, goal)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:

@@ -88,7 +88,7 @@ class RecordedDiscovery(LogDiscovery):
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, self._log_name, last)]
 
     def _begin(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
-        """Nothing is saved: the records up to an offset give the image there."""
+        """The offset, without a saved image: the records up to it give the image."""
         same = goal is not None and goal.log == bounds.identity
         return LogOffset(bounds.identity, goal.next if goal is not None and same else bounds.last + 1)
 

@@ -238,7 +238,7 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
 
 
 def compact_after_commit(path: str, storage: dict[str, str]) -> None:
-    """As :func:`compact`, for a commit that has succeeded: what fails here is logged and not raised."""
+    """Call :func:`compact` after a commit that has succeeded: what fails here is logged and not raised."""
     try:
         compact(TableStore(path, storage), COMMIT_TARGET_BYTES)
     except Exception as e:  # noqa: BLE001  the batch is committed; a raise would make Spark publish it again

@@ -76,7 +76,7 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """As :func:`storage_errors`; FlightLogError also where a file of a table is damaged or missing."""
+    """Translate errors like :func:`storage_errors`; FlightLogError also if a file of a table is damaged or missing."""
     with storage_errors(doing, options):
         try:
             yield
@@ -112,7 +112,7 @@ class TableStore:
             make_folder(str(self.local))
 
     def require_free(self, what: str) -> None:
-        """Where there is no table: check that the folder holds no files of others.
+        """Check that a folder without a table holds no files of others.
 
         :param what: option that names the table
         :raises FlightLogError: it does
@@ -334,7 +334,7 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
 
 
 def delta_fields(schema: pa.Schema) -> list[Field]:
-    """As Delta's fields.
+    """The columns as Delta's fields.
 
     :raises SchemaError: a type that Delta does not have
     """

@@ -171,7 +171,7 @@ class MemoryDiscovery(LogDiscovery):
         self._open = True
 
     def create_streams(self) -> None:
-        """Nothing is missing here."""
+        """Do nothing: there are no streams."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)

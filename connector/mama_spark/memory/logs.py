@@ -106,7 +106,7 @@ class MemoryLog(RecordLog):
         self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """None: only :meth:`trim` removes records."""
+        """Empty: only :meth:`trim` removes records."""
         return []
 
     def require_topics(self, topics: Sequence[str]) -> None:

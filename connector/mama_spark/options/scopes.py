@@ -1,4 +1,4 @@
-"""Where an option has an effect: in batches or streams, of which formats, over which bridges. Pure.
+"""Scopes of options: where one has an effect, in batches or streams, of which formats, over which bridges. Pure.
 
 The declaration of an option has a :class:`Scope`; whoever parses options says by a :class:`Use` what they are for. An
 option that would have no effect there is an error.
@@ -15,7 +15,7 @@ from ..contracts.middlewares import MIDDLEWARES
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where one option has an effect; None = everywhere.
+    """The scope of one option; None = everywhere.
 
     :ivar streaming: only in streams (True), only in batches (False)
     :ivar bridges: ``memory`` takes the place of any of them

@@ -71,7 +71,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
 
     @property
     def bridges(self) -> frozenset[str]:
-        """That of the log, too: options of the connection are those of the log."""
+        """The bridge, and that of the log: options of the connection are those of the log."""
         logs = () if self.log is None else (middleware_of(self.log).name,)
         return frozenset((self.bridge_name, *logs))
 

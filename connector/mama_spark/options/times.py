@@ -37,7 +37,7 @@ def time(value: str) -> int:
 
 
 def instant(value: str) -> int | str:
-    """As :func:`time`, or :data:`NOW`."""
+    """A time as :func:`time` reads it, or :data:`NOW`."""
     return NOW if value.strip().lower() == NOW else time(value)
 
 

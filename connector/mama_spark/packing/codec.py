@@ -42,7 +42,7 @@ class Codec(Protocol):
         """Views of the values of the rows of all batches, where they are all that a pack has; else None."""
 
     def encode_views(self, values: ValueViews, starts: Int64s) -> pa.Array:
-        """As :meth:`encode`, of rows that lie anywhere; each byte is copied once."""
+        """The payloads of :meth:`encode`, of rows that lie anywhere; each byte is copied once."""
 
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
         """The rows of one or more payloads that this codec made, one after the other.

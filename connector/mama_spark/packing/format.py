@@ -75,7 +75,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries.
+    """Check that every row of each type costs bytes, so that no message can announce more rows than it carries.
 
     :raises SchemaError: another type, or no columns at all
     """

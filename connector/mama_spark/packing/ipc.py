@@ -101,7 +101,7 @@ def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
 
 
 class BatchNumbers(NamedTuple):
-    """Where numbers of 64 bits stand in the metadata of a record batch with one binary column.
+    """Places of numbers of 64 bits in the metadata of a record batch with one binary column.
 
     :ivar rows: of the batch; ``node``: of the column
     :ivar offsets, data: offset of each buffer, which its length follows

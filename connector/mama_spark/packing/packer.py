@@ -250,7 +250,7 @@ def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, head
 
 
 def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[Int64s, Bools]:
-    """Where packs begin, ascending, with the end of the last; and which of them are the last of their destination and
+    """First rows of packs, ascending, with the end of the last; and which packs are the last of their destination and
     could take more rows.
 
     :param upto: int64[rows + 1]: bits of all rows before

@@ -43,7 +43,7 @@ class OnOutage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """How a batch publisher works.
+    """The rules of a batch publisher.
 
     :param outage_timeout: seconds without an acknowledgement that are an outage; None =
         :attr:`.WindowConfig.longest_silence`

@@ -25,7 +25,7 @@ WARNING_INTERVAL = 30.0
 
 
 class WarningTimer:
-    """When to warn of what lasts: not again within :data:`WARNING_INTERVAL`. ``warned``: when that was done last."""
+    """The times of warnings of what lasts: none within :data:`WARNING_INTERVAL`. ``warned``: time of the last one."""
 
     def __init__(self, warned: float = -math.inf) -> None:
         self._warned = warned

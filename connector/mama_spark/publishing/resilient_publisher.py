@@ -106,7 +106,7 @@ class ResilientPublisher:
                 return False
 
     def reconnect(self, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """If the last publisher ended, send by another one what is not settled; waits while nobody answers, unless
+        """Send by another publisher what is not settled, if the last one ended; waits while nobody answers, unless
         ``cancelled`` says True. Call it regularly: what was written last would wait for the next :meth:`write`."""
         if self._unsettled:
             self._connected(cancelled)

@@ -50,7 +50,7 @@ def encode(token: str, counts: TaskCounts) -> bytes:
 
 
 def decode(token: str, datagram: bytes) -> TaskCounts | None:
-    """None: it is not of a task of this driver."""
+    """The counts; None: they are not of a task of this driver."""
     try:
         fields = json.loads(datagram)
         if not hmac.compare_digest(str(fields.pop("token")), token):

@@ -28,7 +28,7 @@ _MEANS_MORE = frozenset(".*?>")  #: in topics of records, and in patterns of dev
 
 
 class BadEventTopic(MamaError):
-    """Not a topic of a Tango event or heartbeat."""
+    """A topic of neither a Tango event nor a heartbeat."""
 
 
 def is_name(text: str) -> bool:
@@ -37,7 +37,7 @@ def is_name(text: str) -> bool:
 
 
 def is_publishable(name: str) -> bool:
-    """As :func:`is_name`, and rows and sources of ours may have it."""
+    """Whether it is a name (:func:`is_name`) that rows and sources of ours may have."""
     return is_name(name) and _MEANS_MORE.isdisjoint(name)
 
 

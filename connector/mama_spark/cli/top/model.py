@@ -115,7 +115,7 @@ class LiveModel:
             del self._publishers[next(iter(self._publishers))]
 
     def set_streams(self, statuses: Iterable[LogStatus], now: float) -> None:
-        """How the streams are at ``now``, monotonic seconds."""
+        """Set the states of the streams at ``now``, monotonic seconds."""
         self._now = max(self._now, now)
         before, self._streams = self._streams, {}
         for status in statuses:

@@ -76,7 +76,7 @@ class LogQueries:
             raise ConfigError(text % connection.endpoint)
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the connection; never raises."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None:
             POOL.give_back(pooled)
@@ -101,7 +101,7 @@ class LogQueries:
         return self.asked(query)[0]
 
     def asked(self, query: LogQuery) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
-        """As :meth:`ask`, with the messages that came with the answer."""
+        """The answer of :meth:`ask`, and the messages that came with it."""
         until = time.monotonic() + self.timeout
 
         def attempt() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:

@@ -142,7 +142,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         return pooled
 
     def give_back(self, pooled: PooledConnection) -> None:
-        """Never raises. All that was sent must be answered."""
+        """Give a connection back, on which all that was sent is answered; never raises."""
         self.put(pooled.connection.settings, pooled)
 
 

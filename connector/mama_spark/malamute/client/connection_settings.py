@@ -18,7 +18,7 @@ FEATURES = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConnectionSettings:
-    """How a client connects; times in seconds.
+    """The connection of a client; times in seconds.
 
     :param urls: ``mlp://host:port`` (default port 9999); after a lost connection the next one is tried
     :param address: of the client; the broker keeps a mailbox for it. Empty = anonymous

@@ -49,7 +49,8 @@ class TtlRequest(NamedTuple):
 
 
 def ttl_request_of(headers: Iterable[tuple[bytes, bytes]]) -> TtlRequest | None:
-    """None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time to live."""
+    """The request; None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time
+    to live."""
     first: dict[bytes, bytes] = {}
     for name, value in headers:
         first.setdefault(name, value)

@@ -101,7 +101,7 @@ class PartitionEvents:
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
     def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
-        """How the publisher is. May be called in any thread.
+        """The event with the state of the publisher. May be called in any thread.
 
         :param info: text about what it waits for; empty = nothing
         """

@@ -91,7 +91,7 @@ class NatsDiscovery:
         return f"discovery at {self.layout}"
 
     def _ensure_streams(self) -> None:
-        """As :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
+        """Call :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
         connection, _ = self._require_open()
         if connection.cached(self._question) is None or not self._exist():
             self.create_streams()
@@ -117,7 +117,7 @@ class NatsDiscovery:
     # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Nothing expires within less than a second: with a ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
+        """Announce a source. With a ``ttl`` below 2 s, SUSPECT and OFFLINE come later: nothing expires within 1 s."""
         check_ttl(ttl)
         self._ensure_streams()
         self.leases.announce(self, Announced(source, record, ttl))

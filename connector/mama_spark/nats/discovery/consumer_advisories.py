@@ -63,7 +63,7 @@ def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
 
 
 def time_of(record: StoredMessage) -> int:
-    """When the server created an advisory, microseconds since the epoch; 0 if it has no time."""
+    """Time at which the server created an advisory, microseconds since the epoch; 0 if it has none."""
     try:
         return micros(orjson.loads(record.payload)["timestamp"])
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -143,7 +143,7 @@ class DiscoveryReader:
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
     def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """As :meth:`_scan`; at most one without a limit."""
+        """The result of :meth:`_scan`; at most one without a limit."""
         skip = 0 if here.image is None else here.image.sources
 
         def tells(record: StoredMessage) -> bool:

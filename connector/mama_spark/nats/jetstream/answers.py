@@ -66,7 +66,7 @@ class AnsweredError:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> AnsweredError | None:
-        """None: it succeeded."""
+        """The error; None: it succeeded."""
         error = answer.get("error")
         if error is None:
             return None

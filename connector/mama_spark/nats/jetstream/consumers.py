@@ -85,8 +85,8 @@ def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> Consumer
 
 
 def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:
-    """How many consumers of ours a stream takes beside those of others, at least one, and the reason; None = any
-    number. Earlier ones of ours do not count: they end."""
+    """The number of our consumers that a stream takes beside those of others, at least one, and the reason; None =
+    any number. Earlier ones of ours do not count: they end."""
     allowed, stream = info.limit("max_consumers"), info.name
     if allowed is None:
         return None

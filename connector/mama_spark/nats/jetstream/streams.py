@@ -127,7 +127,7 @@ def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | N
 
 
 def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> list[StreamInfo | None]:
-    """As :func:`stream_info`, for several streams at once."""
+    """The states of several streams, asked for at once (:func:`stream_info`)."""
     found: list[StreamInfo | None] = []
     for name, answer in zip(names, api.request_all([(f"STREAM.INFO.{name}", None) for name in names]), strict=True):
         stream = None
@@ -172,7 +172,7 @@ def create(api: JetStream, name: str, subjects: list[str], settings: NatsSetting
 
 
 def create_all(api: JetStream, configs: Sequence[dict[str, Any]], settings: NatsSettings) -> list[StreamInfo]:
-    """As :func:`create`, for several streams at once."""
+    """The states of several streams, made at once (:func:`create`)."""
     common = {
         "storage": "file",
         "num_replicas": 1,

@@ -197,7 +197,7 @@ class ClientProtocol:
         return min(patience * 2**self._left, _MOST) if self._is_young else patience
 
     def wake_at(self) -> float | None:
-        """When :meth:`tick` has something to do, if nothing comes before."""
+        """Time at which :meth:`tick` has something to do, if nothing comes before."""
         if self.state is State.LOST:
             return None
         if self.state is not State.UP:

@@ -218,7 +218,7 @@ class FastBatch:
             self._rejection = rejection
 
     def _settle_rejected(self, before: PublishError, out: SettledTokens) -> None:
-        """If a message was rejected, it and those after it are not stored."""
+        """Settle a rejected message and those after it as not stored."""
         if self._rejection is not None:
             self._refuse(self._rejection.seq - 1, before, out)
             self._refuse(self._rejection.seq, self._rejection.error, out)

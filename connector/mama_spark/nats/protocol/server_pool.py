@@ -30,7 +30,7 @@ BETWEEN_ROUNDS = Backoff(0.1, 0.5, jitter=0.5)
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server listens.
+    """The address of a server.
 
     :ivar tls_name: that its certificate must name
     :ivar login: of its URL: user and password (None: the first is a token), percent-decoded

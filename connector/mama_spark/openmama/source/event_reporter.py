@@ -109,7 +109,7 @@ _END_RETRIES = Backoff(0.2, 2.0)
 
 
 class EventStore(Protocol):
-    """Where events go; called by one thread at a time.
+    """The store of events; called by one thread at a time.
 
     :ivar name: for messages
     """
@@ -128,7 +128,7 @@ class EventStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the store; never raises."""
         ...
 
 
@@ -153,7 +153,7 @@ class FlightLogStore:
         commit(self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def _write_id(self, number: int) -> WriteId:
         return WriteId(None, self._run_id, None, "openmama", number)

@@ -173,7 +173,7 @@ class PublishedTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceRules:
-    """How a source answers.
+    """The rules by which a source answers.
 
     :ivar refuse: patterns of symbols (``*``, ``?``) and the status that refuses them; the first match counts
     :ivar unknown: refuses symbols without a record so far; None: they get no answer, and ask again

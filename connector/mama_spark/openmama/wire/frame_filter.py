@@ -145,7 +145,7 @@ class FrameFilter:
         return self._decoded(raw)
 
     def columns(self, raws: list[bytes]) -> FrameColumns:
-        """As :meth:`accepted`, for many messages, in columns: one lookup each."""
+        """The accepted messages (:meth:`accepted`) of many, in columns: one lookup each."""
         self._counters.received += len(raws)
         heads, upto = self._heads, self._head_tail
         found = np.array([heads.get(raw[: raw.find(0) + upto], -1) for raw in raws], np.int64)

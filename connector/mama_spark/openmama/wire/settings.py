@@ -1,4 +1,4 @@
-"""How a peer is connected with its network, by URLs or by a transport of a ``mama.properties`` file. Pure.
+"""The connection of a peer with its network, by URLs or by a transport of a ``mama.properties`` file. Pure.
 
 OpenMAMA's ZeroMQ bridges read ``mama.zmq.transport.<name>.*`` and nothing else. ``oz`` joins the naming service unless
 ``is_naming`` is 0; up to three name servers are ``naming.subscribe_address`` and ``naming.subscribe_port``, both with
@@ -247,7 +247,7 @@ def _get(properties: Mapping[str, str], name: str, key: str) -> str | None:
 
 
 def _number(text: str | None, default: int) -> int:
-    """As C's atoi reads it; negative ones as 0."""
+    """The number that C's atoi reads; 0 for a negative one."""
     if text is None:
         return default
     found = _NUMBER.match(text)

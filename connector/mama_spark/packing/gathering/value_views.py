@@ -1,4 +1,4 @@
-"""Where values and payloads lie; joins those of several arrays, in any order and with other bytes between. Pure.
+"""Views of values and payloads, joined from several arrays, in any order and with other bytes between. Pure.
 
 Every value is described by a view of Arrow (BinaryView: length, four bytes, buffer, offset); the cast of an array of
 views to one of binary values, which lie side by side, is the copy.

@@ -106,7 +106,7 @@ class IdMaker:
         return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
-        """How many equal rows came before each, here and in earlier batches. 64 bits of the hash are the key: two rows
+        """Number of equal rows before each, here and in earlier batches. 64 bits of the hash are the key: two rows
         that share them share a count, which only makes it too high."""
         ordered = np.sort(keys)
         if (ordered[1:] != ordered[:-1]).all():
@@ -194,8 +194,8 @@ _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s] | None:
-    """As :func:`parse` without a loop, for ids whose parts are equally long, as most are: those of one partition whose
-    rows all differ. None for others."""
+    """The parts of :func:`parse` without a loop, for ids whose parts are equally long, as most are: those of one
+    partition whose rows all differ. None for others."""
     first = _ID.fullmatch(ids[0], head)
     whole = b"".join(ids)
     width = len(ids[0])

@@ -152,7 +152,7 @@ class ManagedPublisher:
             thread.join()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Nothing can be added any more; returns when all is published and then acked, failed or timed out (MP-27).
+        """Take no more messages; return when all is published and then acked, failed or timed out (MP-27).
 
         :raises TimeoutError: not done after ``timeout`` seconds; goes on draining
         :raises BackgroundTaskFailed: a loop ended with an error

@@ -56,7 +56,7 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
 
 
 def _warn_of_late_repetition(o: SinkOptions) -> None:
-    """Where ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
+    """Warn if ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
     if o.id_prefix is None or o.flight_log is None:
         return
     from mama_spark.flightlog.storage import TableStore, storage_errors

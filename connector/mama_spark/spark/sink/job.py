@@ -155,7 +155,7 @@ def task_info(streaming: bool) -> TaskInfo:
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """How many rows of a partition (or, added up, of a write) had which outcome.
+    """Numbers of rows of a partition (or, added up, of a write) by outcome.
 
     :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
     :ivar reasons: failed rows by reason; ``first_failures``: (topic, id, reason) of the first of some of them

@@ -104,7 +104,7 @@ class PartitionWriter:
             self._publisher.put(dead_letters, (), DeadLetterContext(), stored)
 
     def _wait_settled(self) -> None:
-        """Until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
+        """Wait until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
         if not self._recorder.may_add_messages:
             return  # to drain is enough
         self._publisher.wait_settled()

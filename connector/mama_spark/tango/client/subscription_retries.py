@@ -1,4 +1,4 @@
-"""When a subscription that failed is negotiated again, and by which device a missing server is tried. Pure."""
+"""The times at which failed subscriptions are negotiated again, and the device that tries a missing server. Pure."""
 
 from __future__ import annotations
 

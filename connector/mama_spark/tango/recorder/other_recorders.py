@@ -123,7 +123,7 @@ class OtherRecorders:
 
 
 def _start_of(record: tuple[int, int, int, bytes]) -> int:
-    """When the recorder started that wrote this record, nanoseconds since the epoch; 0: unknown."""
+    """Start of the recorder that wrote this record, nanoseconds since the epoch; 0: unknown."""
     _, _, kind, data = record
     if kind != RecordKind.STATE:
         return 0

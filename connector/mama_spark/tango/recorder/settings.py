@@ -184,7 +184,7 @@ class TangoRecorderSettings:
 
     @property
     def databases(self) -> str:
-        """As in ``TANGO_HOST``: the addresses of the database, in the order in which they are tried."""
+        """The addresses of the database as in ``TANGO_HOST``, in the order in which they are tried."""
         return ",".join((self.host, *self.alternates))
 
     def full_name(self, device: str) -> str:

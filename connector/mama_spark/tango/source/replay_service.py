@@ -40,7 +40,7 @@ _COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM
 
 @dataclass
 class StartPosition:
-    """How far a source has come.
+    """The position of a source in its log.
 
     :ivar at: the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart

@@ -138,7 +138,7 @@ class MalamuteDiscovery(LogDiscovery):
         return lease_keeper.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
 
     def create_streams(self) -> None:
-        """Nothing is missing here."""
+        """Do nothing: no stream is missing here."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)

@@ -87,7 +87,7 @@ class DiscoveryClient(LogQueries):
             raise
 
     def close(self) -> None:
-        """Never raises. The connection is closed, not given to the next client: it writes to one stream."""
+        """Close the connection, instead of giving it to the next client: it writes to one stream. Never raises."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None:
             pooled.connection.close(1.0 if pooled.connection.connected else 0.0)
@@ -156,7 +156,7 @@ class DiscoveryClient(LogQueries):
         return found
 
     def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        """As :meth:`put`.
+        """The answers of :meth:`put`.
 
         :raises OutOfResources: one of them is not stored
         """
