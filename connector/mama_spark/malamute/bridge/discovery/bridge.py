@@ -32,7 +32,7 @@ class MalamuteLeases:
 
     @property
     def client(self) -> DiscoveryClient:
-        """It is open."""
+        """The open client."""
         if not self._client.is_open:
             self._client.open()
         return self._client
@@ -44,7 +44,7 @@ class MalamuteLeases:
         return _stands(one, self._current(one.source)) and self._renew(one)
 
     def wait_until_readable(self, source: SourceKey) -> None:
-        """Nothing: readers find what the broker has acknowledged."""
+        """Do nothing: readers find what the broker has acknowledged."""
 
     def announce(self, one: Announced) -> None:
         self._announce(one, self._current(one.source))
