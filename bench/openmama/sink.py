@@ -23,7 +23,7 @@ from mama_spark.openmama.bridge import FieldCodec, OpenMamaBridge, OpenMamaSetti
 from mama_spark.openmama.bridge.field_columns import FieldForms
 from mama_spark.openmama.wire.frames import OZ
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -71,7 +71,7 @@ SIMULATIONS = {
         "Sources that are announced",
         "sources", (100, 1_000, 10_000), "image_s", brokers.sources,
         {
-            "announce_us": "processor µs of an announcement", "image_s": "processor s of a snapshot",
+            "announce_us": "processor µs of an announcement", "image_s": "processor s of an image",
             "server_s": "processor s of the server for both", "stored_mb": "MB in streams",
             "offset": "bytes of a checkpoint",
         },

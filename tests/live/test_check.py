@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from mama_spark.cli.main import main
-from mama_spark.flightlog import check
-from mama_spark.flightlog.check import file_system
+from mama_spark.flightlog import table_check
+from mama_spark.flightlog.table_check import file_system
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.check import check_server
+from mama_spark.nats.preflight import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 
 from tests.support.nats.nats_servers import Admin
@@ -75,7 +75,7 @@ def test_what_cannot_be_a_table_is_told(tmp_path: Path, run: Run, options: tuple
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The file system that every path is on: which ones there are differs between machines."""
     found: str = request.param
-    monkeypatch.setattr(check, "file_system", lambda path: found)
+    monkeypatch.setattr(table_check, "file_system", lambda path: found)
     return found
 
 
@@ -107,7 +107,7 @@ def test_disk_of_one_machine_is_refused_for_a_cluster(tmp_path: Path, run: Run, 
 
 
 def test_master_of_spark_defaults_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr(check, "file_system", lambda path: "ext4")
+    monkeypatch.setattr(table_check, "file_system", lambda path: "ext4")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("# a comment\nspark.master   yarn\nspark.master.rest 1\n")

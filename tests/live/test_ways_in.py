@@ -17,7 +17,7 @@ import nkeys
 import pytest
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats import NatsBridge, NatsSettings
-from mama_spark.nats.check import check_server
+from mama_spark.nats.preflight import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 

@@ -17,7 +17,7 @@ from mama_spark.openmama.source.market_data_source import SourceRules
 from mama_spark.openmama.wire.dictionary import parse_dictionary
 from mama_spark.openmama.wire.market_data import Stamp, stamped
 from mama_spark.openmama.wire.settings import PeerSettings
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.testing.waiting import eventually

@@ -18,7 +18,7 @@ import pyarrow as pa
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.message import HEADERS_TYPE
 from mama_spark.contracts.record_log import Records
-from mama_spark.discovery import snapshot_codec
+from mama_spark.discovery import image_codec
 from mama_spark.malamute.bridge import records as mlp_records
 from mama_spark.malamute.bridge.discovery.codec import DiscoveryCodec, stored
 from mama_spark.malamute.protocol.commands import StreamDeliver, encode
@@ -126,12 +126,12 @@ def vector(kind: FieldType, body: bytes) -> bytes:
 def image() -> dict[str, Any]:
     """The image of a discovery read, of a gigabyte of zeros."""
     zeros = DiscoveryEvent(DiscoveryEventKind.RECORD, 1, "o", 1, None, bytes(16 * MIB), None, None)
-    small = snapshot_codec.pack([zeros] * 2, MIB)
+    small = image_codec.pack([zeros] * 2, MIB)
     whole = b"".join(small)
     announced = struct.pack("<q", 32 * MIB)
     assert whole.count(announced)
     try:
-        snapshot_codec.unpack([whole.replace(announced, struct.pack("<q", 1024 * MIB))])
+        image_codec.unpack([whole.replace(announced, struct.pack("<q", 1024 * MIB))])
     except ValueError as e:
         return {"rows": 0, "reason": str(e)}
     return {"rows": 2, "reason": None}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError, MamaError, PublishError, Unavailable
-from mama_spark.discovery import snapshot_codec
+from mama_spark.discovery import image_codec
 from mama_spark.malamute.broker.engines.jetstream import message_codec
 from mama_spark.malamute.protocol import log_query
 from mama_spark.malamute.protocol.commands import BadFrame
@@ -49,60 +49,60 @@ MAMA_ERRORS = (BadMessage, BadSourceRecord)
 INBOX = b"_INBOX.abc."
 
 
-def text_of(octets: bytes) -> str:
-    return octets.decode("utf-8", errors="surrogateescape")
+def text_of(data: bytes) -> str:
+    return data.decode("utf-8", errors="surrogateescape")
 
 
-def bulk(octets: bytes) -> list[acks.AckColumns]:
+def bulk(data: bytes) -> list[acks.AckColumns]:
     """Every number that is taken fits into its column."""
     found: list[acks.AckColumns] = []
-    acks.BulkReader(INBOX).read(octets, 0, found)
+    acks.BulkReader(INBOX).read(data, 0, found)
     return found
 
 
-def frame_replies(octets: bytes) -> list[object]:
-    return [acks.classify(frame) for frame in FrameParser().receive(octets)]
+def frame_replies(data: bytes) -> list[object]:
+    return [acks.classify(frame) for frame in FrameParser().receive(data)]
 
 
-def batch_reply(octets: bytes) -> object:
+def batch_reply(data: bytes) -> object:
     """An answer to a batch of three messages, or none."""
     batch = fast_batch.FastBatch("abc", 10)
     batch.add(np.arange(3))
-    named = fast_batch.parse_reply(octets, INBOX)
-    reply = acks.read_reply(octets) if named is None else acks.FlowAck(named[1], 1)
+    named = fast_batch.parse_reply(data, INBOX)
+    reply = acks.read_reply(data) if named is None else acks.FlowAck(named[1], 1)
     return batch.reply(reply, 1 if named is None else named[1])
 
 
-def stored_message(octets: bytes) -> object:
-    found = direct_get.stored(direct_get.headers_of(octets), b"")
+def stored_message(data: bytes) -> object:
+    found = direct_get.stored(direct_get.headers_of(data), b"")
     return None if found is None else (found.at, found.sourced)
 
 
-def jetstream_message(octets: bytes) -> object:
-    subject, _, block = octets.partition(b" ")
+def jetstream_message(data: bytes) -> object:
+    subject, _, block = data.partition(b" ")
     lines = [(name, value) for name, values in records.read_block(block) for value in values]
     return message_codec.decode(subject.decode(errors="backslashreplace"), b"payload", lines)
 
 
 def cdr(read: Callable[[CdrReader], object]) -> Parse:
     """Both byte orders, by the first byte."""
-    return lambda octets: read(CdrReader(octets[1:], bool(octets[:1] > b"\x7f")))
+    return lambda data: read(CdrReader(data[1:], bool(data[:1] > b"\x7f")))
 
 
-def event(octets: bytes) -> object:
-    return event_codec.decode([b"tango://h:1/a/b/c/d.change", b"\x01", octets[:16], octets[16:]])
+def event(data: bytes) -> object:
+    return event_codec.decode([b"tango://h:1/a/b/c/d.change", b"\x01", data[:16], data[16:]])
 
 
-def tango_errors(octets: bytes) -> object:
-    found = tango_records.decode(pa.array([octets], pa.binary()))
+def tango_errors(data: bytes) -> object:
+    found = tango_records.decode(pa.array([data], pa.binary()))
     return tango_records.errors_of(found, 0)
 
 
-def json_or_none(octets: bytes) -> Any:
+def json_or_none(data: bytes) -> Any:
     try:
-        return orjson.loads(octets)
+        return orjson.loads(data)
     except orjson.JSONDecodeError:
-        return {"ORDERS": text_of(octets)}
+        return {"ORDERS": text_of(data)}
 
 
 NATS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
@@ -119,7 +119,7 @@ NATS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
     ),
     "a position of discovery": (lambda o: parse_offset(json_or_none(o)), (ConfigError,), b'{"mark": '),
     "offsets of mamasub": (lambda o: from_json(json_or_none(o)), (ConfigError,), b'{"S": {"next": '),
-    "an image of discovery": (lambda o: snapshot_codec.unpack([o]), (ValueError,), b"\xff\xff\xff\xff"),
+    "an image of discovery": (lambda o: image_codec.unpack([o]), (ValueError,), b"\xff\xff\xff\xff"),
     "a message of the JetStream engine": (jetstream_message, (message_codec.Unreadable,), b"a.b NATS/1.0\r\nMlp-"),
 }  # fmt: skip
 OTHERS: dict[str, tuple[Parse, tuple[type[Exception], ...], bytes]] = {
@@ -160,19 +160,19 @@ PARSERS = {**NATS, **OTHERS}
 
 @pytest.mark.parametrize("name", PARSERS)
 @examples(150)
-@given(octets=st.binary(max_size=150), kept=st.integers(0, 60))
-@example(octets=b"9" * 5000, kept=60)
-@example(octets=b"\xc2\xb2\xe0\xa5\xa7", kept=60)
-@example(octets=b"[" * 3000, kept=0)
-@example(octets=b"9" * 5000 + b"\r\n{}\r\n", kept=60)
-@example(octets=b"1." + b"9" * 5000 + b"@h/x", kept=14)
-@example(octets=b"h:" + b"9" * 5000 + b"/a/b/c", kept=60)
-@example(octets=b"\x00/\x80", kept=14)
-def test_any_bytes_are_a_value_or_the_parsers_own_error(name: str, octets: bytes, kept: int) -> None:
+@given(data=st.binary(max_size=150), kept=st.integers(0, 60))
+@example(data=b"9" * 5000, kept=60)
+@example(data=b"\xc2\xb2\xe0\xa5\xa7", kept=60)
+@example(data=b"[" * 3000, kept=0)
+@example(data=b"9" * 5000 + b"\r\n{}\r\n", kept=60)
+@example(data=b"1." + b"9" * 5000 + b"@h/x", kept=14)
+@example(data=b"h:" + b"9" * 5000 + b"/a/b/c", kept=60)
+@example(data=b"\x00/\x80", kept=14)
+def test_any_bytes_are_a_value_or_the_parsers_own_error(name: str, data: bytes, kept: int) -> None:
     parse, errors, start = PARSERS[name]
     assert all(issubclass(error, (MamaError, ValueError, BadPack, message_codec.Unreadable)) for error in errors)
     with contextlib.suppress(*errors):
-        parse(start[:kept] + octets)
+        parse(start[:kept] + data)
 
 
 @examples(300)

@@ -11,7 +11,7 @@ from mama_spark.contracts.bridge import PollResult
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.mama import Publisher, Transport
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.publishing.window.flight import FlightState

@@ -72,7 +72,7 @@ def stored_columns(
 
 
 def stored_records(stream: str, records: Records) -> pa.RecordBatch:
-    """As :func:`stored_columns`, of records of a log."""
+    """The columns of :func:`stored_columns`, from records of a log."""
     ids, headers = pa.nulls(len(records), pa.string()), records.headers
     if headers is not None:
         ids, headers = split_ids(headers, True)
@@ -183,7 +183,6 @@ def _bounds(log: RecordLog, span: Span) -> Bounds:
 
 
 def ago(age: float | None) -> datetime | None:
-    """The moment so many seconds ago."""
     # Time of day: it is compared with that of events.
     return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
 

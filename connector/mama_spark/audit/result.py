@@ -54,9 +54,9 @@ class Span:
     """The range of a stream that was read.
 
     :ivar after, up_to: sequences ``after < sequence <= up_to``
-    :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
+    :ivar since: time at which the first record that is left was stored; None: nothing was removed at the beginning
     :ivar gaps: its limits may remove messages between others
-    :ivar made: when the stream was made; None: unknown
+    :ivar made: creation time of the stream; None: unknown
     """
 
     bounds: Bounds
@@ -121,12 +121,12 @@ class Audit:
 
     @property
     def proven(self) -> bool:
-        """Nothing is wrong, and that says something: messages were compared, and none may be missing."""
+        """Whether messages were compared, none is wrong, and none may be missing."""
         return not self.findings and self._sum(MATCHES) > 0 and "unsure" not in self.sums()
 
     @property
     def exit_code(self) -> int:
-        """Of the command: 1 with findings, 2 without a decision."""
+        """Exit code of the command: 1 with findings, 2 without a decision."""
         return 1 if self.findings else 0 if self.proven else 2
 
     def verdict(self) -> str:

@@ -131,7 +131,7 @@ def say(text: str) -> None:
 
 
 def _reader_is_gone() -> bool:
-    """Nothing is written while nothing happens, so only a poll shows that the reader has closed our output."""
+    """Whether the reader closed our output, by a poll: a quiet stream writes nothing that would fail."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)

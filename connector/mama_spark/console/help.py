@@ -26,8 +26,8 @@ SHOW, USE, DISCOVER, RUN, HELP = (
 class Subcommand(NamedTuple):
     """One subcommand of ``mama``.
 
-    :ivar module: that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
-    :ivar extra: of the package, with what the subcommand needs
+    :ivar module: module that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
+    :ivar extra: extra of the package that installs what the subcommand needs
     """
 
     module: str
@@ -65,7 +65,7 @@ class HelpParser(argparse.ArgumentParser):
         super().error(redact(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """What a subcommand does not know is its error, with its usage."""
+        """The arguments; one that a subcommand does not know is its error, with its usage."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             given = (word.partition("=")[0] for word in unknown if word.startswith("-"))
@@ -106,8 +106,8 @@ class HelpParser(argparse.ArgumentParser):
 
 
 def _wrapped(text: str | None) -> str | None:
-    """As broad as the terminal, but not narrower than argparse can do; lines that begin with a space are command lines,
-    and stay."""
+    """The text, as broad as the terminal, but not narrower than argparse can do; lines that begin with a space are
+    command lines, and stay."""
     width = max(11, shutil.get_terminal_size().columns - 2)
     lines = (text or "").splitlines()
     return text and "\n".join(line if line.startswith(" ") else textwrap.fill(line, width) for line in lines)

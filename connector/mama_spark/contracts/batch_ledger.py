@@ -81,11 +81,11 @@ class BatchLedger(Protocol):
         """Why messages to this stream that were sent to this server before now may still be stored later than now, for
         people; empty: they may not. May wait for an answer for some seconds.
 
-        :param server: of :meth:`.PublisherBridge.sent_to`
+        :param server: a server of :meth:`.PublisherBridge.sent_to`
         """
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """As :meth:`set_marker`, without waiting until it is stored: it may not be. Raises nothing."""
+        """Set a marker without waiting until it is stored: it may not be. Raises nothing."""
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """Store it if its revision is still this one; the new revision, once it is stored.
@@ -109,11 +109,11 @@ class BatchLedger(Protocol):
 
         It ends when the replica that is read from has reached ``up_to``.
 
-        :param records: with payloads and headers
+        :param records: records with payloads and headers
         """
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:
         """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""
 
     def close(self) -> None:
-        """Never raises; may be repeated."""
+        """Close all connections; never raises; may be repeated."""

@@ -35,7 +35,7 @@ class MamaError(Exception):
 
 
 class ConfigError(MamaError, ValueError):
-    """Only the user can correct it: an option, a schema, a stream, a permission."""
+    """A mistake that only the user can correct: an option, a schema, a stream, a permission."""
 
 
 class OptionError(ConfigError):
@@ -187,7 +187,7 @@ class NotReady(PublishError):
 
 
 class BlockedByPredecessor(PublishError):
-    """Not stored because a message before it in an ordered batch failed; may be sent again at once."""
+    """A message not stored because one before it in an ordered batch failed; may be sent again at once."""
 
     retryable = True
     is_attempt = False

@@ -75,7 +75,7 @@ class MessageBatch:
         ids: list[str] | None = None,
         streams: list[str] | None = None,
     ) -> MessageBatch:
-        """From Python lists: for tests, examples and single messages."""
+        """A batch from Python lists: for tests, examples and single messages."""
         pairs: Any = None
         if headers is not None:
             pairs = pa.array([None if h is None else list(h.items()) for h in headers], HEADERS_TYPE)
@@ -96,8 +96,8 @@ def payload_sizes(payloads: pa.Array) -> Int64s:
 
 
 def payload_views(payloads: pa.Array) -> npt.NDArray[np.int32]:
-    """Of each element of a binary_view array: length, first four bytes, number of its buffer, offset in it; of 12 bytes
-    or less the length and all of them."""
+    """Views of a binary_view array's elements: length, first four bytes, number of its buffer, offset in it; of 12
+    bytes or less the length and all of them."""
     views = np.frombuffer(payloads.buffers()[1], np.int32).reshape(-1, 4)
     return views[payloads.offset : payloads.offset + len(payloads)]
 
@@ -108,7 +108,7 @@ def as_binary(payloads: pa.Array) -> pa.Array:
 
 
 def is_wide(kind: pa.DataType) -> bool:
-    """Strings or bytes with offsets of 64 bits."""
+    """Whether the type is strings or bytes with offsets of 64 bits."""
     return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
 
 
@@ -121,7 +121,7 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
     """The rows of each stream.
 
-    :param names: of the stream that takes each topic of the dictionary; None = none
+    :param names: name of the stream that takes each topic of the dictionary; None = none
     """
     first = names[0] if names else None
     if not topics.null_count and names.count(first) == len(names):
@@ -154,7 +154,7 @@ class EncodedRows:
     :ivar topics: dictionary<int32, string> without nulls
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
-    :ivar headers: that the messages have
+    :ivar headers: headers of the messages
     :ivar reserved: names of headers, in lower case, and what says them: rows have no others of these
     """
 
@@ -179,7 +179,7 @@ class RowCodec(Protocol):
 
     @property
     def takes_others(self) -> bool:
-        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
+        """Whether columns of other names are part of the message, too; they come under the names of the DataFrame."""
 
     def check(self, schema: pa.Schema) -> None:
         """:raises SchemaError: a column has a type that cannot be encoded"""
@@ -219,7 +219,7 @@ class RowDecoder(Protocol):
     ) -> dict[str, pa.Array]:
         """The columns by name.
 
-        :param topics: of the records in the log
+        :param topics: topics of the records in the log
         :param faults: record -> why it cannot be read, where that is known
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
@@ -227,11 +227,11 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How records become columns. Parts are ``module:attribute`` and imported when they are needed: a planner of Spark
+    """The parts that make columns of records: ``module:attribute``, imported when they are needed: a planner of Spark
     often asks for the type alone.
 
-    :ivar column: name of the one that says what a record is
-    :ivar type: of that column
+    :ivar column: name of the column that says what a record is
+    :ivar type: type of that column
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row
     :ivar packed: a message may hold several records

@@ -80,7 +80,7 @@ class Bounds:
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
     :ivar identity: changes when the log is deleted and created again: its sequences then name other records; an empty
         log has it, too
-    :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
+    :ivar time: storage time of the newest record, microseconds since the epoch; None: the middleware does not say
     """
 
     first: int
@@ -100,7 +100,7 @@ class Continuity(Enum):
 
     @property
     def went_back(self) -> bool:
-        """The log was restored from an older copy, for example."""
+        """Whether the log went back: restored from an older copy, for example."""
         return self in (Continuity.SHORTER, Continuity.REWRITTEN)
 
 
@@ -158,8 +158,8 @@ def resume(
 class MatchRange:
     """A range of a record log, by the records in it that match.
 
-    :ivar last: its last sequence
-    :ivar matching: how many records in it match
+    :ivar last: last sequence
+    :ivar matching: number of records in it that match
     """
 
     last: int
@@ -171,7 +171,7 @@ class CurrentRecords:
     """Some of the records of a log that are the last of their topics.
 
     :ivar sequences: theirs, ascending
-    :ivar before: how many current ones precede these
+    :ivar before: number of current records before these
     """
 
     sequences: Int64s
@@ -186,7 +186,7 @@ class CurrentRecords:
         return CurrentRecords(self.sequences[start:stop], self.before + start)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange:
-        """As :meth:`RecordLog.match_range`, of the current records; they are on ``topics``."""
+        """The range of :meth:`RecordLog.match_range` among the current records; they are on ``topics``."""
         part = self.within(after, up_to)
         return MatchRange(int(part.sequences[limit - 1]), limit) if len(part) > limit else MatchRange(up_to, len(part))
 
@@ -285,7 +285,7 @@ class RecordLog(Protocol):
 
     @property
     def made(self) -> int | None:
-        """When it was created, microseconds since the epoch; None: the middleware does not say."""
+        """The time of its creation, microseconds since the epoch; None: the middleware does not say."""
         return None
 
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
@@ -301,7 +301,7 @@ class RecordLog(Protocol):
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records of ``wanted`` that are still stored.
 
-        :param topics: as given to :meth:`current`
+        :param topics: topics as given to :meth:`current`
         """
         for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
             yield wanted.among(records)
@@ -318,7 +318,7 @@ class RecordLog(Protocol):
         return self.missing(after, up_to)
 
     def read_views(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """As :meth:`read`; payloads may be binary_view arrays over the received buffers."""
+        """The records of :meth:`read`; payloads may be binary_view arrays over the received buffers."""
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
@@ -331,7 +331,7 @@ class RecordLog(Protocol):
         return None
 
     def most_readers(self) -> tuple[int, str] | None:
-        """How many of ours can read the log at once, at least one, and the limit that says so; None = there is none."""
+        """The number of our readers that can read at once (1 or more), and the limit that says so; None = no limit."""
         return None
 
 
@@ -392,7 +392,7 @@ class RecordLogBridge(Protocol):
         return [LogStatus(name, bounds.last, bounds.last - bounds.first + 1) for name, bounds in found]
 
     def close(self) -> None:
-        """Never raises."""
+        """Close all connections; never raises."""
 
     def __enter__(self) -> Self:
         self.open()

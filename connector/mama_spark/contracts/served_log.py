@@ -14,7 +14,7 @@ from .record_log import Bounds, RecordLog, Records
 class LogSettings:
     """Topics and limits of a log; None = no limit.
 
-    :ivar topics: that it takes, with wildcards
+    :ivar topics: topics that it takes, with wildcards
     :ivar max_age: seconds
     :ivar max_size: bytes of all records together
     :ivar max_per_topic: records of one topic
@@ -62,7 +62,7 @@ class LogTail(Protocol):
         """
 
     def close(self) -> None:
-        """Never raises."""
+        """Close all connections; never raises."""
 
 
 class ServedLog(Protocol):
@@ -73,7 +73,7 @@ class ServedLog(Protocol):
         """The log itself."""
 
     def state(self) -> LogState:
-        """As the leader has it now.
+        """The state as the leader has it now.
 
         :raises ConfigError: it was deleted since it was opened, or deleted and created again
         """
@@ -81,7 +81,7 @@ class ServedLog(Protocol):
     def decided_last(self, topic: str, patience: float) -> int:
         """The last sequence, once everything that the leader had taken before this call is stored or lost.
 
-        :param topic: that the log takes
+        :param topic: topic that the log takes
         :param patience: seconds to wait for that
         :raises Unavailable: it takes longer
         """
@@ -89,11 +89,11 @@ class ServedLog(Protocol):
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
         """A tail of the records after ``after`` on ``topics``.
 
-        :param name: for the log, as a noun
+        :param name: description for the log, as a noun
         """
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:
-        """As :meth:`.RecordLog.read`, with empty payloads."""
+        """The records of :meth:`.RecordLog.read`, with empty payloads."""
 
     def newest(self, topic: str) -> Records | None:
         """The last record on this topic; None = there is none."""

@@ -1,1 +1,1 @@
-"""Discovery over any middleware: leases, expiry, offsets and snapshots in one log."""
+"""Discovery over any middleware: leases, expiry, offsets and images in one log."""

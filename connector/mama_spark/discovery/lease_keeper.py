@@ -38,7 +38,7 @@ class Announced(NamedTuple):
 
 
 class LeaseStore(Protocol):
-    """How a middleware keeps leases. Connects when it is called; called by one thread at a time, but for
+    """The leases of a middleware. Connects when it is called; called by one thread at a time, but for
     :meth:`wait_until_readable`, during which others may be renewed."""
 
     def stands(self, one: Announced) -> bool:

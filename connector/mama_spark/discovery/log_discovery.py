@@ -1,4 +1,4 @@
-"""Reads discovery that is kept in one numbered log: offsets in it, snapshots saved for a reader, events, gaps.
+"""Reads discovery that is kept in one numbered log: offsets in it, images saved for a reader, events, gaps.
 
 An offset names the log by its identity and the next sequence to be read; at the beginning also the image that was saved
 for the reader, and how many of its events were delivered. A log with another identity, or one that ends before what was
@@ -16,18 +16,18 @@ from typing import Any, ClassVar, NamedTuple
 from ..contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position
 from ..contracts.errors import ConfigError, DataLost
 from ..contracts.record_log import EARLIEST, LATEST, Bounds, Continuity, continuity
-from .snapshot_codec import blocks, pack, unpack
+from .image_codec import blocks, pack, unpack
 
 _NO_LIMIT = 2**62
 IMAGE: dict[str, Any] = {"begin": "image"}
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenSnapshot:
+class SavedImage:
     """An image that was saved for one reader.
 
     :ivar token: names the subject of its messages
-    :ivar events: how many it consists of, the end included
+    :ivar events: number of its events, the end included
     :ivar first: sequence of its first message; other messages may lie between it and :attr:`last`
     :ivar next: the first sequence that it does not include
     """
@@ -45,7 +45,7 @@ class LogOffset:
 
     log: str
     next: int
-    image: WrittenSnapshot | None = None
+    image: SavedImage | None = None
     delivered: int = 0
 
     @property
@@ -73,7 +73,7 @@ def parse_offset(position: Position, where: str, identity: str = "log") -> LogOf
         return None
     try:
         image = position.get("image")
-        saved = None if image is None else WrittenSnapshot(str(image[0]), *(int(number) for number in image[1:]))
+        saved = None if image is None else SavedImage(str(image[0]), *(int(number) for number in image[1:]))
         return LogOffset(str(position[identity]), int(position["next"]), saved, int(position.get("told", 0)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
         raise ConfigError(f"no offset of discovery on {where}: {str(position)[:200]}") from e
@@ -116,9 +116,9 @@ class Present(NamedTuple):
 class LogDiscovery(ABC):
     """The reading half of a :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
-    :cvar where: what error messages call this discovery
+    :cvar where: name of this discovery in error messages
     :cvar identity: name of the log's identity in an offset
-    :cvar recreated: what a gap says of a log that was deleted and created again, or lost its end
+    :cvar recreated: text of a gap for a log that was deleted and created again, or lost its end
     """
 
     where: ClassVar[str]
@@ -148,10 +148,10 @@ class LogDiscovery(ABC):
         now."""
 
     def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
-        """Save a snapshot for one reader; sequences of its first and its last message."""
+        """Save an image for one reader; sequences of its first and its last message."""
         raise NotImplementedError
 
-    def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
+    def _saved(self, image: SavedImage) -> list[bytes]:
         raise NotImplementedError
 
     # --- reading ---
@@ -196,22 +196,22 @@ class LogDiscovery(ABC):
         return parse_offset(position, self.where, self.identity)
 
     def _begin(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
-        """The offset before a snapshot: that of the goal, or one that is saved for this reader now."""
+        """The offset before an image: that of the goal, or one that is saved for this reader now."""
         if goal is not None and goal.image is not None and goal.log == bounds.identity:
             return goal.advanced(0)
         token, present = secrets.token_hex(8), self._present()
         first, last = self._save(token, pack(present.events))
-        image = WrittenSnapshot(token, len(present.events), first, last, present.last + 1)
+        image = SavedImage(token, len(present.events), first, last, present.last + 1)
         return LogOffset(present.log, image.next, image)
 
     def _begin_again(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
-        """Where a reader goes on whose log is another one."""
+        """The offset at which a reader goes on whose log is another one."""
         return self._begin(bounds, goal)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
-        :raises DataLost: a saved snapshot is not there any more
+        :raises DataLost: a saved image is not there any more
         """
         first, last = self._parse(start), self._parse(end)
         if first == last:
@@ -229,20 +229,20 @@ class LogDiscovery(ABC):
             start = first.delivered if first is not None and first.image == image else 0
             stop = last.delivered if last.image is not None else image.events
             if stop > start:
-                yield from blocks(self._snapshot(image, start, stop))
+                yield from blocks(self._image_part(image, start, stop))
         elif first is None:
-            yield from blocks(self._snapshot_at(last))
+            yield from blocks(self._image_at(last))
         if last.image is None and first is not None and first.next < last.next:
             yield from self._events(last.log, first.next, last.next - 1)
 
-    def _snapshot(self, image: WrittenSnapshot, start: int, stop: int) -> list[DiscoveryEvent]:
+    def _image_part(self, image: SavedImage, start: int, stop: int) -> list[DiscoveryEvent]:
         try:
             return unpack(self._saved(image), start, stop)
         except ValueError as e:
             raise DataLost(f"the image that this reader began with is not in {self._log_name} any more: {e}") from e
 
-    def _snapshot_at(self, end: LogOffset) -> list[DiscoveryEvent]:
-        """The snapshot at an offset for which none was saved."""
+    def _image_at(self, end: LogOffset) -> list[DiscoveryEvent]:
+        """The image at an offset for which none was saved."""
         raise ConfigError("an image that was never saved cannot be read")
 
     def _gap(self, first: int, last: int, info: str | None = None, at: int | None = None) -> DiscoveryEvent:

@@ -23,7 +23,7 @@ class RecordedDiscovery(LogDiscovery):
 
     :param bridge: bridge of the log, not open
     :param name: name of the log; None: the only one
-    :cvar topics: of the records that discovery reads
+    :cvar topics: topics of the records that discovery reads
     :cvar announced_by: the error of a program that tries to announce
     """
 
@@ -88,14 +88,14 @@ class RecordedDiscovery(LogDiscovery):
         return [*found.values(), DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at_time, self._log_name, last)]
 
     def _begin(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
-        """Nothing is saved: the records up to an offset give the image there."""
+        """The offset, without a saved image: the records up to it give the image."""
         same = goal is not None and goal.log == bounds.identity
         return LogOffset(bounds.identity, goal.next if goal is not None and same else bounds.last + 1)
 
     def _begin_again(self, bounds: Bounds, goal: LogOffset | None) -> LogOffset:
         return LogOffset(bounds.identity, bounds.first)
 
-    def _snapshot_at(self, end: LogOffset) -> list[DiscoveryEvent]:
+    def _image_at(self, end: LogOffset) -> list[DiscoveryEvent]:
         bounds = self._bounds(end)
         if not same_log(end, bounds):
             return [self._gap(1, end.next - 1, self.recreated)]

@@ -23,8 +23,8 @@ REPEATED = pa.dictionary(pa.int32(), pa.string())
 
 @cache
 def _event_dictionary() -> pa.Array:
-    """Not made at import: an array imports pandas, which a process that only asks for names of data sources does not
-    need."""
+    """The events as an array, not made at import: it imports pandas, which a process that only asks for names of data
+    sources does not need."""
     return pa.array(EVENTS, pa.string())
 
 
@@ -92,7 +92,7 @@ class FlightColumns:
         return np.asarray(pc.index_in(_as_string(self.event), _event_dictionary()), np.uint8)
 
     def without_acknowledgement(self) -> npt.NDArray[np.bool_]:
-        """Where ``published`` is the terminal event."""
+        """Flags of the events whose flight has the terminal event ``published``."""
         if self.ack_level is None or isinstance(self.ack_level, str):
             return np.full(len(self), self.ack_level == "none")
         return np.asarray(pc.equal(_as_string(self.ack_level), "none").fill_null(False))
@@ -117,7 +117,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
     """One record batch of all chunks' rows.
 
     :param constants: ``kind``, ``query_id``, .. : one value for all rows
-    :param schema: of the part file (:func:`file_schema`)
+    :param schema: schema of the part file (:func:`file_schema`)
     """
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]
@@ -216,8 +216,8 @@ def file_schema(part: pa.Schema) -> pa.Schema:
 
 
 def repeated(array: pa.Array) -> pa.Array:
-    """As :data:`REPEATED`, from any type of strings. The dictionary, which goes into the file, is no longer than the
-    array."""
+    """An array of :data:`REPEATED`, from any type of strings. The dictionary, which goes into the file, is no longer
+    than the array."""
     if not pa.types.is_dictionary(array.type):
         return _as_string(array).dictionary_encode()
     names = array.dictionary

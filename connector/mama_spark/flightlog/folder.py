@@ -38,7 +38,7 @@ _FINAL = (
 
 
 def mark_folder(uri: str, what: str) -> str | None:
-    """On the driver, before the tasks: make the folder and its marker, where they are missing.
+    """Make the folder and its marker, where they are missing: on the driver, before the tasks.
 
     :param what: the option that names the table, for messages
     :returns: name of the marker; None for other storage than a file system, which all processes share
@@ -75,7 +75,7 @@ def require_readable_name(uri: str, what: str = "the table") -> None:
 
 
 def require_marker(uri: str, marker: str | None, what: str) -> None:
-    """In a task, before it writes: FlightLogError unless it sees the folder that the driver has marked."""
+    """Check in a task, before it writes, that it sees the folder that the driver has marked; else FlightLogError."""
     path = local_path(uri)
     if path is None or marker is None or os.path.exists(os.path.join(path, marker)):
         return
@@ -103,7 +103,7 @@ def make_folder(path: str, what: str = "the table") -> None:
 def require_free(names: Iterable[str], uri: str, what: str) -> None:
     """Check that a folder without a table holds nothing but what this package has put there.
 
-    :param names: of what is in the folder
+    :param names: names in the folder
     :raises FlightLogError: it holds other files
     """
     others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
@@ -129,8 +129,8 @@ def _error(e: OSError, text: str) -> MamaError:
 class WriteId:
     """Identity of a batch write, or of one micro-batch of a streaming query.
 
-    :ivar query_id: of a stream, else None
-    :ivar run_id: of the batch write, or of this run of the stream
+    :ivar query_id: id of the streaming query, else None
+    :ivar run_id: id of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
     :ivar bridge: name of the bridge
     :ivar commit: number of the commit, where a write without micro-batches has several

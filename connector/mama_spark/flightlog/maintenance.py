@@ -54,7 +54,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """:ivar path: as the table names it
+    """:ivar path: path in the table
     :ivar modified: ms since the epoch
     """
 
@@ -81,8 +81,8 @@ class MaintenanceResult:
     :ivar expired: files whose rows were older than what is kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files: of the table, before the first step and after the last
-    :ivar version: of the table after the last step
+    :ivar files: number of files of the table, before the first step and after the last
+    :ivar version: version of the table after the last step
     """
 
     dry_run: bool
@@ -95,7 +95,6 @@ class MaintenanceResult:
     version: int
 
     def json_fields(self) -> dict[str, Any]:
-        """All fields, for JSON."""
         return asdict(self)
 
     def text(self) -> str:
@@ -238,7 +237,7 @@ def compact(store: TableStore, target_bytes: int, *, late: bool = False, dry_run
 
 
 def compact_after_commit(path: str, storage: dict[str, str]) -> None:
-    """As :func:`compact`, for a commit that has succeeded: what fails here is logged and not raised."""
+    """Call :func:`compact` after a commit that has succeeded: what fails here is logged and not raised."""
     try:
         compact(TableStore(path, storage), COMMIT_TARGET_BYTES)
     except Exception as e:  # noqa: BLE001  the batch is committed; a raise would make Spark publish it again
@@ -300,7 +299,7 @@ def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With nulls for the columns that the table got after the file."""
+    """The rows with nulls for the columns that the table got after the file."""
     there = set(batch.schema.names)
     columns = [
         batch.column(f.name).cast(f.type) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in schema

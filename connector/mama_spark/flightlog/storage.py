@@ -57,7 +57,7 @@ _BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
     """Translate errors of pyarrow and delta-rs.
 
-    :param options: of the storage; their secrets are shown by no error
+    :param options: options of the storage; their secrets are shown by no error
     :raises FlightLogError: no permission, no such bucket, not a table, a damaged one
     :raises Unavailable: everything else: full disk, storage not reached
     """
@@ -76,7 +76,7 @@ def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def reading_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
-    """As :func:`storage_errors`; FlightLogError also where a file of a table is damaged or missing."""
+    """Translate errors like :func:`storage_errors`; FlightLogError also if a file of a table is damaged or missing."""
     with storage_errors(doing, options):
         try:
             yield
@@ -112,7 +112,7 @@ class TableStore:
             make_folder(str(self.local))
 
     def require_free(self, what: str) -> None:
-        """Where there is no table: check that the folder holds no files of others.
+        """Check that a folder without a table holds no files of others.
 
         :param what: option that names the table
         :raises FlightLogError: it does
@@ -153,7 +153,7 @@ class TableStore:
 
 
 class _KeptTable:
-    """:ivar entry: its newest one when it was read; None if it cannot be used"""
+    """:ivar entry: newest entry when it was read; None if it cannot be used"""
 
     def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
@@ -229,7 +229,7 @@ class KeptTables:
         """After a commit that made this version. From the second commit on, the table is kept.
 
         :param table: the caller uses it no more
-        :param checkpoint: of this version, to be written in the background; only if the table is kept
+        :param checkpoint: checkpoint of this version, to be written in the background; only if the table is kept
         """
         kept = _KeptTable(table, store, version, checkpoint)
         with self._lock:
@@ -334,7 +334,7 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
 
 
 def delta_fields(schema: pa.Schema) -> list[Field]:
-    """As Delta's fields.
+    """The columns as Delta's fields.
 
     :raises SchemaError: a type that Delta does not have
     """
@@ -350,7 +350,7 @@ def delta_fields(schema: pa.Schema) -> list[Field]:
 
 
 def _same_delta_type(a: pa.DataType, b: pa.DataType) -> bool:
-    """Up to nullability. (Arrow has several types for one of Delta.)"""
+    """Whether two types are one, up to nullability. (Arrow has several types for one of Delta.)"""
     return bool(a.equals(b)) or _without_nullability(a) == _without_nullability(b)
 
 

@@ -41,7 +41,8 @@ def readable(socket: zmq.Socket[bytes], timeout: float = 0.0) -> bool:
 
 
 def receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[bytes]:
-    """As ``recv_multipart``, twice as fast: reads the MORE flag of the frame, as a query of the socket costs more."""
+    """The frames of ``recv_multipart``, twice as fast: reads the MORE flag of the frame, as a query of the socket costs
+    more."""
     recv = socket.recv
     frame = recv(flags, copy=False)
     frames = [frame.bytes]

@@ -16,8 +16,8 @@ from uuid import uuid4
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, WrittenSnapshot
-from mama_spark.discovery.snapshot_codec import blocks
+from mama_spark.discovery.image_codec import blocks
+from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, SavedImage
 from mama_spark.discovery.source_expiry import check_ttl, expiries
 
 from .broker import OfOneName
@@ -46,7 +46,7 @@ class MemorySources(OfOneName):
         self._first = 1  # sequence of the oldest change that is kept
         self._ids: set[str] = set()
         self._sources: dict[SourceKey, _AnnouncedSource] = {}
-        self.snapshots: dict[str, list[bytes]] = {}
+        self.images: dict[str, list[bytes]] = {}
         self._lock = threading.RLock()
 
     def advance(self, seconds: float) -> None:
@@ -171,7 +171,7 @@ class MemoryDiscovery(LogDiscovery):
         self._open = True
 
     def create_streams(self) -> None:
-        """Nothing is missing here."""
+        """Do nothing: there are no streams."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)
@@ -199,11 +199,11 @@ class MemoryDiscovery(LogDiscovery):
         return self._require_open().present()
 
     def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
-        self._require_open().snapshots[token] = chunks
+        self._require_open().images[token] = chunks
         return 0, 0
 
-    def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
-        return self._require_open().snapshots[snapshot.token]
+    def _saved(self, image: SavedImage) -> list[bytes]:
+        return self._require_open().images[image.token]
 
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:
         kept, events = self._require_open().events(first, last)

@@ -16,7 +16,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.contracts.record_log import Bounds, MatchRange, RecordLog, RecordLogBridge, Records
 from mama_spark.contracts.topics import compile_filters
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MemoryBridge
@@ -106,11 +106,11 @@ class MemoryLog(RecordLog):
         self._broker.delete(m.sequence for m in self._messages() if m.sequence < before)
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
-        """None: only :meth:`trim` removes records."""
+        """Empty: only :meth:`trim` removes records."""
         return []
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """Nothing: the log takes all."""
+        """Do nothing: the log takes all."""
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         self._broker.progress[name] = up_to

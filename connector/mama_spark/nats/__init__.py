@@ -94,7 +94,7 @@ def log_bridge(o: TransportOptions, timeout: float) -> NatsLogs:
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
-    from .check import check_server
+    from .preflight import check_server
     from .settings import NatsSettings
 
     return check_server(NatsSettings.from_options(o), topics)

@@ -194,7 +194,7 @@ class NatsBatchLedger:
         return {EXPECTED_STREAM: self._place, EXPECTED_LAST: str(revision)}
 
     def _create(self) -> None:
-        """With as many replicas as the streams of the topics have."""
+        """Create the stream with as many replicas as the streams of the topics have."""
         replicas = max((stream.replicas for stream in self._router.cache.streams.values()), default=1)
         config: dict[str, Any] = {
             "name": self._place,
@@ -251,7 +251,7 @@ def find_ids(
     """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
     thrown away by one search each, before anything is parsed.
 
-    :param records: with payloads and headers
+    :param records: records with payloads and headers
     """
     n = int(np.searchsorted(numbers.sequences, up_to, "right"))
     blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks

@@ -68,7 +68,7 @@ class StreamSet:
         return f"{self._prefixes[number]}>"
 
     def config_of(self, number: int) -> dict[str, Any]:
-        """As the JetStream API has it."""
+        """The configuration of a member, as the JetStream API has it."""
         return {
             "name": self.streams.name(number),
             "subjects": [self.filter_of(number)],

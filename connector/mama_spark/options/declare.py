@@ -150,7 +150,7 @@ class Options:
         """
 
     def shown(self) -> dict[str, str]:
-        """Only what differs from the defaults, by option name; secrets as ``***``."""
+        """The values that differ from the defaults, by option name; secrets as ``***``."""
         shown: dict[str, str] = {}
         for f in fields(self):
             value = getattr(self, f.name)

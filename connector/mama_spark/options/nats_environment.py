@@ -1,4 +1,4 @@
-"""Where NATS is when no option says it: ``NATS_URL``, or a context of the program ``nats`` (NATS ADR-21)."""
+"""The address of NATS when no option says it: ``NATS_URL``, or a context of the program ``nats`` (NATS ADR-21)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def table_path(value: str) -> str:
 
 
 def _holds_login(uri: str) -> bool:
-    """Not so the container of an ``abfss:`` URL, nor an @ in the path."""
+    """Whether the URL holds a login, as neither the container of an ``abfss:`` URL nor an @ in the path is."""
     host, _, path = uri.partition("://")[2].partition("/")
     return ("@" in host or (":" in host and "@" in path)) and redact_url(uri) != uri
 

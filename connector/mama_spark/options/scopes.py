@@ -1,4 +1,4 @@
-"""Where an option has an effect: in batches or streams, of which formats, over which bridges. Pure.
+"""Scopes of options: where one has an effect, in batches or streams, of which formats, over which bridges. Pure.
 
 The declaration of an option has a :class:`Scope`; whoever parses options says by a :class:`Use` what they are for. An
 option that would have no effect there is an error.
@@ -15,7 +15,7 @@ from ..contracts.middlewares import MIDDLEWARES
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where one option has an effect; None = everywhere.
+    """The scope of one option; None = everywhere.
 
     :ivar streaming: only in streams (True), only in batches (False)
     :ivar bridges: ``memory`` takes the place of any of them
@@ -26,7 +26,7 @@ class Scope:
     bridges: tuple[str, ...] | None = None
 
     def text(self) -> str:
-        """For the documentation; empty = everywhere."""
+        """Text for the documentation; empty = everywhere."""
         kind = {None: "", True: "streams", False: "batches"}[self.streaming]
         bridges = "" if self.bridges is None else ", ".join(MIDDLEWARES[bridge].title for bridge in self.bridges)
         return "; ".join(part for part in (kind, bridges) if part)
@@ -36,7 +36,7 @@ class Scope:
 class Use:
     """The use for which options are given.
 
-    :ivar what: for messages, as in "has no effect in {what}"
+    :ivar what: text for messages, as in "has no effect in {what}"
     :ivar streaming: a stream (True), a batch (False), or either
     :ivar takes: fields that have an effect besides those of the connection; None = all that the scope allows
     :ivar spark_keys: keys that Spark itself hands over, in lower case

@@ -13,7 +13,7 @@ from .paths import absolute_path, is_inside
 from .publishing import PublishingOptions
 from .urls import middleware_of, split_stream
 from .values import is_traceparent
-from .window import RetryPolicy, WindowConfig, usual_refill
+from .window_config import RetryPolicy, WindowConfig, usual_refill
 
 _PLACES = ("discovery_topic", "sources_stream", "events_stream", "advisories_stream")
 
@@ -55,23 +55,23 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
     def with_tables_below(self, folder: str) -> Self:
         """The same options with absolute paths of the tables, so that they name the same place in every process.
 
-        :param folder: where relative paths begin
+        :param folder: folder at which relative paths begin
         :raises OptionError: one table lies in the other
         """
-        log, letters = (
+        log, dead_letters = (
             None if path is None else absolute_path(path, folder) for path in (self.flight_log, self.dead_letter_table)
         )
-        if log is not None and letters is not None:
+        if log is not None and dead_letters is not None:
             require(
-                not is_inside(log, letters) and not is_inside(letters, log),
+                not is_inside(log, dead_letters) and not is_inside(dead_letters, log),
                 f"options flightLog and deadLetterTable must name two folders, neither in the other, got {log} and "
-                f"{letters}: VACUUM of the outer table would delete the files of the inner one",
+                f"{dead_letters}: VACUUM of the outer table would delete the files of the inner one",
             )
-        return replace(self, flight_log=log, dead_letter_table=letters)
+        return replace(self, flight_log=log, dead_letter_table=dead_letters)
 
     @property
     def bridges(self) -> frozenset[str]:
-        """That of the log, too: options of the connection are those of the log."""
+        """The bridge, and that of the log: options of the connection are those of the log."""
         logs = () if self.log is None else (middleware_of(self.log).name,)
         return frozenset((self.bridge_name, *logs))
 

@@ -67,7 +67,7 @@ def stream_patterns(value: str) -> tuple[str, ...]:
 
 
 def chosen_streams(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
-    """As :func:`matching_streams`.
+    """The streams of :func:`matching_streams`.
 
     :raises ConfigError: there is none
     """

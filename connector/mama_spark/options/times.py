@@ -37,7 +37,7 @@ def time(value: str) -> int:
 
 
 def instant(value: str) -> int | str:
-    """As :func:`time`, or :data:`NOW`."""
+    """A time as :func:`time` reads it, or :data:`NOW`."""
     return NOW if value.strip().lower() == NOW else time(value)
 
 
@@ -67,7 +67,7 @@ class Duration:
 
     @property
     def with_unit(self) -> Duration:
-        """The same for files and arguments."""
+        """The reader of files and arguments, where a number needs a unit."""
         return replace(self, bare=False)
 
     def __call__(self, value: Any) -> float:

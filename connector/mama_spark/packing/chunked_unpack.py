@@ -71,7 +71,7 @@ def _bytes(records: Records, found: Unpacked) -> Int64s:
 
 
 def _edges(weights: list[Int64s], limits: list[int]) -> list[int]:
-    """Where to cut so that no piece exceeds the limits, unless a single element does."""
+    """Cuts so that no piece exceeds the limits, unless a single element does."""
     upto = [np.concatenate(([0], np.cumsum(w))) for w in weights]
     n, at, edges = len(weights[0]), 0, [0]
     while at < n:  # pieces, not elements

@@ -75,7 +75,7 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def check_types(schema: pa.Schema) -> None:
-    """Only types of which every row costs bytes, so that a message cannot announce more rows than it carries.
+    """Check that every row of each type costs bytes, so that no message can announce more rows than it carries.
 
     :raises SchemaError: another type, or no columns at all
     """
@@ -101,7 +101,7 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
-    """A decimal with a scale that Spark supports. Arrow reads outside of a table for others."""
+    """Whether it is a decimal with a scale that Spark supports. Arrow reads outside of a table for others."""
     return bool(pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 

@@ -207,7 +207,7 @@ def _object(pairs: list[tuple[Any, Any]], convert: Convert | None) -> dict[str, 
 
 
 def _interval(value: timedelta) -> str:
-    """As Spark writes and reads an ``interval day to second``."""
+    """The text as which Spark writes and reads an ``interval day to second``."""
     size = abs(value)
     hours, seconds = divmod(size.seconds, 3600)
     fraction = f".{size.microseconds:06}".rstrip("0") if size.microseconds else ""

@@ -28,7 +28,7 @@ class PackHeaders(NamedTuple):
     :ivar rows: string, null = not given; unchecked
     :ivar counts: the same as numbers; -1 = no number from 1 to the limit
     :ivar encodings: string, of compressed packs of lines; null = not given
-    :ivar plain_bytes: of compressed packs: bytes without compression; -1 = no number from 1 to the limit
+    :ivar plain_bytes: bytes of compressed packs without compression; -1 = no number from 1 to the limit
     """
 
     formats: pa.Array
@@ -57,7 +57,7 @@ class PackHeaders(NamedTuple):
 
 
 def pack_headers(records: Records) -> PackHeaders | None:
-    """None = none of them is a pack."""
+    """The headers of packs; None = none of the records is a pack."""
     if records.headers is None:
         return None
     names = (PACK, PACK_ROWS, PACK_ENCODING, PACK_BYTES)
@@ -68,7 +68,7 @@ def pack_headers(records: Records) -> PackHeaders | None:
 
 
 def announced_rows(records: Records) -> Int64s:
-    """As :meth:`PackHeaders.announced`."""
+    """Announced rows of each record (:meth:`PackHeaders.announced`)."""
     packs = pack_headers(records)
     return np.ones(len(records), np.int64) if packs is None else packs.announced(records.payloads)
 
@@ -184,7 +184,7 @@ def map_of_entries(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> p
 
 
 def map_of_lines(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.MapArray | None:
-    """As :func:`map_of_entries`, of one value an entry; None: a message has a name twice."""
+    """The map of :func:`map_of_entries`, of one value an entry; None: a message has a name twice."""
     codes = names.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
     if len(np.unique(rows * (codes.max() + 1) + codes)) < len(rows):
         return None

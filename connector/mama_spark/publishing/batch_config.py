@@ -11,7 +11,7 @@ from typing import Protocol
 from ..contracts.bridge import BridgeEvent
 from ..contracts.errors import PublishError
 from ..contracts.message import MessageBatch
-from ..options.window import WindowConfig
+from ..options.window_config import WindowConfig
 from .window.send_loop import StoredCheck
 
 
@@ -43,7 +43,7 @@ class OnOutage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    """How a batch publisher works.
+    """The rules of a batch publisher.
 
     :param outage_timeout: seconds without an acknowledgement that are an outage; None =
         :attr:`.WindowConfig.longest_silence`
@@ -51,7 +51,7 @@ class BatchConfig:
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
     :param max_queued: batches that wait to be sent; :meth:`.BatchPublisher.put` blocks beyond it
-    :param name, log_prefix: of the thread; of lines of the log about the connection and outages
+    :param name, log_prefix: name of the thread; prefix of lines of the log about the connection and outages
     """
 
     on_outage: OnOutage = OnOutage.FAIL
@@ -89,12 +89,12 @@ class SendGuard(StoredCheck, Protocol):
 
     @property
     def expired(self) -> bool:
-        """Another publisher may take over at any moment."""
+        """Whether another publisher may take over at any moment."""
         ...
 
     @property
     def unfenced(self) -> bool:
-        """Copies from another publisher may still be stored: each message may be stored twice."""
+        """Whether copies from another publisher may still be stored, so that each message may be stored twice."""
         ...
 
     def may_send(self) -> bool:

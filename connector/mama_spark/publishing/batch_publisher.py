@@ -31,7 +31,7 @@ from ..contracts.errors import (
     Unavailable,
 )
 from ..contracts.message import MessageBatch
-from ..options.window import WindowConfig
+from ..options.window_config import WindowConfig
 from .batch_config import BatchConfig, BatchHooks, OnOutage, SendGuard
 from .outage_reporter import OutageReporter
 from .window.flight import FlightState

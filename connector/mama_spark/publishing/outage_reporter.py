@@ -25,7 +25,7 @@ WARNING_INTERVAL = 30.0
 
 
 class WarningTimer:
-    """When to warn of what lasts: not again within :data:`WARNING_INTERVAL`. ``warned``: when that was done last."""
+    """The times of warnings of what lasts: none within :data:`WARNING_INTERVAL`. ``warned``: time of the last one."""
 
     def __init__(self, warned: float = -math.inf) -> None:
         self._warned = warned
@@ -37,11 +37,11 @@ class WarningTimer:
 
 
 class OutageReporter:
-    """For the thread that sends.
+    """Reports of the thread that sends.
 
     :param what_next: text about what happens if it lasts
-    :param log_prefix: of each line
-    :ivar cause: of the outage that lasts, or was the last one; empty = there was none
+    :param log_prefix: prefix of each line
+    :ivar cause: cause of the outage that lasts, or was the last one; empty = there was none
     """
 
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
@@ -96,7 +96,7 @@ class OutageReporter:
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
     """The result of ``ask``.
 
-    :param wait: until the middleware answers, with a warning now and then
+    :param wait: whether to wait until the middleware answers, with a warning now and then
     :param say: the warning, with one ``%s`` for the error
     :raises Unavailable: the middleware does not answer, and ``wait`` is off
     """

@@ -20,7 +20,7 @@ from ..contracts.backoff import RECONNECT
 from ..contracts.bridge import PublisherBridge
 from ..contracts.errors import ConfigError, MamaError, PublishError
 from ..contracts.message import Int64s, MessageBatch
-from ..options.window import RetryPolicy, WindowConfig, usual_refill
+from ..options.window_config import RetryPolicy, WindowConfig, usual_refill
 from .batch_config import BatchConfig, BatchHooks
 from .batch_publisher import BatchPublisher
 from .outage_reporter import WarningTimer
@@ -106,7 +106,7 @@ class ResilientPublisher:
                 return False
 
     def reconnect(self, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """If the last publisher ended, send by another one what is not settled; waits while nobody answers, unless
+        """Send by another publisher what is not settled, if the last one ended; waits while nobody answers, unless
         ``cancelled`` says True. Call it regularly: what was written last would wait for the next :meth:`write`."""
         if self._unsettled:
             self._connected(cancelled)

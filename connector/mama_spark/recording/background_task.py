@@ -14,7 +14,7 @@ logger = logging.getLogger("mama_spark")
 class BackgroundTask:
     """Calls a function once, in a thread.
 
-    :param doing: its task, for log messages: ``subscribes to devices``
+    :param doing: task, for log messages: ``subscribes to devices``
     :param work: ends soon after ``stopping`` is set
     :param patience: seconds that :meth:`stop` waits for that
     """
@@ -30,11 +30,11 @@ class BackgroundTask:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread, once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """May be repeated, also where it was not started."""
+        """Stop the thread; may be repeated, also where it was not started."""
         self.stopping.set()
         patience, self._patience = self._patience, 0.0  # who stops it again has waited
         if self.running:

@@ -1,4 +1,4 @@
-"""How far a log was served, and from where on to serve it. Pure."""
+"""The position up to which a log was served, and the first one to serve. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..contracts.record_log import Bounds, Continuity, RecordLog, resume
 
 
 class LogPosition(NamedTuple):
-    """How far a log was served; an empty identity: not at all.
+    """The position up to which a log was served; an empty identity: not at all.
 
-    :ivar identity: of the log, which changes when it is made again
+    :ivar identity: identity of the log, which changes when it is made again
     :ivar served: sequence of the last record
-    :ivar time: when it was stored; None: not known
+    :ivar time: time of its storage; None: not known
     """
 
     identity: str = ""
@@ -40,7 +40,7 @@ class LogPosition(NamedTuple):
 
 
 def first_position(begin: str, saved: LogPosition, bounds: Bounds, at_first: str) -> LogPosition:
-    """Where to begin: at ``begin``, which is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a sequence."""
+    """The first position: ``begin``, which is ``saved`` (else ``at_first``), ``earliest``, ``latest`` or a sequence."""
     if begin == "saved":
         if saved.identity:
             return saved

@@ -138,7 +138,7 @@ def partitions(data: ReportData) -> str:
 
 
 def life_lines(data: ReportData) -> str:
-    """When each publisher was at work, from its first event to its last, with errors of its own and of its topics."""
+    """The working time of each publisher, first event to last, with errors of its own and of its topics."""
     lines, errors = life_line_values(data.publishers, data.errors)
     y = alt.Y("publisher:N", title=None, sort=None, axis=alt.Axis(minExtent=NAMES, labelLimit=260))
     ends = alt.Scale(domain=["ended", "no end"], range=[ACKED, TIMED_OUT])

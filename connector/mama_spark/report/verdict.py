@@ -1,4 +1,4 @@
-"""How the rows of a flight log fared: the verdict of a report, its headline, and what is skew. Pure."""
+"""The verdict of a report on the rows of a flight log, its headline, and what is skew. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def verdict(data: ReportData) -> str:
 
 
 def skew_of(data: ReportData) -> float:
-    """How many times the rows of the median partition the largest one has."""
+    """The rows of the largest partition, as a multiple of those of the median one."""
     if len(data.partitions) < 2:
         return 1.0
     sizes = sorted(row["rows"] for row in data.partitions)

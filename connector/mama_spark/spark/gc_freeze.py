@@ -16,7 +16,8 @@ _last_count = _frozen_count = 0
 
 
 def exempt_modules() -> None:
-    """At the beginning of each piece of work that Spark gives to a worker. Elsewhere, nothing happens.
+    """Exempt imported modules from garbage collection. Call first in planning, task and commit; no effect outside
+    Spark workers.
 
     What exists is exempted once the work before has imported nothing new: the worker has just collected, so no garbage
     is kept, and what comes later is collected as ever. A worker that imports more is exempted again.

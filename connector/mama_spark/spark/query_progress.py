@@ -62,7 +62,7 @@ class QueryProgress(StreamingQueryListener):
             self._lags[name, stream] = number
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing has come."""
+        """Ignored: no progress."""
 
     def onQueryTerminated(self, event: Any) -> None:
         if event.exception:

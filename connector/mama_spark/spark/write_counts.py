@@ -21,13 +21,13 @@ _MOST_JOBS = 50
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Of one attempt at one partition, in messages.
+    """Counts of one attempt at one partition, in messages.
 
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number
-    :ivar taken: that came from Spark
+    :ivar taken: rows that came from Spark
     :ivar waits_for: what the task waits for; empty = nothing
-    :ivar ended: nothing follows
+    :ivar ended: whether nothing follows
     """
 
     job: str
@@ -50,7 +50,7 @@ def encode(token: str, counts: TaskCounts) -> bytes:
 
 
 def decode(token: str, datagram: bytes) -> TaskCounts | None:
-    """None: it is not of a task of this driver."""
+    """The counts; None: they are not of a task of this driver."""
     try:
         fields = json.loads(datagram)
         if not hmac.compare_digest(str(fields.pop("token")), token):
@@ -113,5 +113,5 @@ class WriteCounts:
 
 
 def _age(counts: TaskCounts) -> tuple[int, bool, int]:
-    """Orders reports of a partition as they were made."""
+    """The key that orders reports of a partition as they were made."""
     return counts.attempt, counts.ended, counts.taken + counts.acked + counts.failed

@@ -62,7 +62,7 @@ def progress(spark: SparkSession, total: int | None = None) -> Iterator[WriteCou
 
 
 def _receive(receiver: socket.socket, token: str, counts: WriteCounts, bar: Progress, stop: threading.Event) -> None:
-    """Until the block has ended and no report is waiting."""
+    """Show the reports of tasks until the block has ended and none is waiting."""
     while True:
         try:
             report = decode(token, receiver.recv(65536))

@@ -100,14 +100,14 @@ class ObjectAway(SystemException):
 
 
 class ObjectLost(SystemException):
-    """As :class:`ObjectAway`, but the call may have been executed."""
+    """An :class:`ObjectAway` whose call may have been executed."""
 
     retryable = True
     may_have_landed = True
 
 
 class SystemExceptionAfter(SystemException):
-    """As :class:`SystemException`, but the call may have been executed."""
+    """A :class:`SystemException` whose call may have been executed."""
 
     may_have_landed = True
 

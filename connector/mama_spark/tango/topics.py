@@ -28,16 +28,16 @@ _MEANS_MORE = frozenset(".*?>")  #: in topics of records, and in patterns of dev
 
 
 class BadEventTopic(MamaError):
-    """Not a topic of a Tango event or heartbeat."""
+    """A topic of neither a Tango event nor a heartbeat."""
 
 
 def is_name(text: str) -> bool:
-    """Tango allows it as an attribute, or as a part of the name of a device."""
+    """Whether Tango allows it as an attribute, or as a part of the name of a device."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_publishable(name: str) -> bool:
-    """As :func:`is_name`, and rows and sources of ours may have it."""
+    """Whether it is a name (:func:`is_name`) that rows and sources of ours may have."""
     return is_name(name) and _MEANS_MORE.isdisjoint(name)
 
 
@@ -45,7 +45,7 @@ def is_publishable(name: str) -> bool:
 class Topic:
     """A parsed topic; of a heartbeat, ``event`` is None.
 
-    :ivar tango_host: of the database, or host and port of a server without one
+    :ivar tango_host: address of the database, or host and port of a server without one
     :ivar attribute: or pipe; None of interface changes and heartbeats
     """
 
@@ -73,7 +73,7 @@ def event_topic(
 ) -> Topic:
     """The topic that a server publishes to, in lower case.
 
-    :param idl: of client or device, whichever is lower
+    :param idl: version of client or device, whichever is lower
     :raises BadEventTopic: a name is not allowed in topics
     """
     version = IDL if idl >= IDL and event in VERSIONED else None
@@ -150,7 +150,7 @@ class MulticastRefused(BadEndpoint, ConfigError):
 
 
 def is_multicast(endpoint: str) -> bool:
-    """The endpoint is for (encapsulated) PGM."""
+    """Whether the endpoint is for (encapsulated) PGM."""
     return endpoint.partition("://")[0].lower() in ("epgm", "pgm")
 
 

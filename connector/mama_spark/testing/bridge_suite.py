@@ -22,7 +22,7 @@ import pytest
 from ..contracts.bridge import Ack, PublisherBridge, Refusals
 from ..contracts.errors import BadRow, BadTopic, PublishError, TooLarge
 from ..contracts.message import MessageBatch
-from ..options.window import RetryPolicy, WindowConfig
+from ..options.window_config import RetryPolicy, WindowConfig
 from ..publishing.batch_publisher import BatchPublisher
 from ..publishing.window.flight import FlightState
 from ..publishing.window.flight_batch import FlightBatch

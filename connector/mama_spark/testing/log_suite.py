@@ -216,7 +216,7 @@ class LogReadingRules:
         assert numbers(log.read(41, 100, [f"{site.root}.rare"])) == []
 
     def test_a_range_is_found_by_the_records_in_it_that_match(self, site: LogSetup, log: RecordLog) -> None:
-        """Where the middleware can find them."""
+        """For middlewares that can find them."""
         if log.match_range(0, 1, [], 1) is None:
             return
         rare, common = f"{site.root}.rare", f"{site.root}.common"
@@ -289,7 +289,7 @@ class LogReadingRules:
         assert numbers(log.read(0, last + 1)) == [last + 1]
 
     def test_what_is_current_is_the_last_record_of_each_topic(self, site: LogSetup, log: RecordLog) -> None:
-        """Where the middleware can tell. What has changed since is read as it was, for as long as it is there."""
+        """For middlewares that can tell. What has changed since is read as it was, for as long as it is there."""
         if type(log).current is RecordLog.current:
             return
         one, two, gone, root = (f"{site.root}.{name}" for name in ("a.1", "a.2", "b", ">"))

@@ -30,7 +30,8 @@ from prometheus_client.parser import text_string_to_metric_families
 PATIENCE = 60.0
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 #: Those of the broker on the page of metrics, which dashboards refer to.
-NAMES = {f"malamute_{name}" for name in re.findall(r"`(\w+)(?:\{\w+\})?`", PAGE.split("| metric ")[1].split("\n\n")[0])}
+_LIST = PAGE.split("names begin with `malamute_`:\n\n")[1].split("\n\n")[0]
+NAMES = {f"malamute_{name}" for name in re.findall(r"`(\w+)(?:\{\w+\})?`", _LIST)}
 SAMPLE = re.compile(r'^malamute_[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? -?[0-9.e+]+$')
 
 

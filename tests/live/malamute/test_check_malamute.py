@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 from mama_spark.cli.main import main
-from mama_spark.malamute.bridge.check import check_server
+from mama_spark.malamute.bridge.preflight import check_server
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.broker.security import Security

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from mama_spark.contracts.errors import MamaError, Unavailable
-from mama_spark.malamute.bridge.check import check_server
 from mama_spark.malamute.bridge.logs import MalamuteLogs
+from mama_spark.malamute.bridge.preflight import check_server
 from mama_spark.malamute.bridge.settings import MalamuteSettings
 from mama_spark.malamute.broker.engines.jetstream import engine, publisher
 from mama_spark.malamute.client.client import MalamuteClient

@@ -17,8 +17,8 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import MatchRange
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats import AttachedBridge, NatsBridge, NatsSettings
-from mama_spark.nats.check import check_server
 from mama_spark.nats.discovery.bridge import NatsDiscovery
+from mama_spark.nats.preflight import check_server
 from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.check import check_server
+from mama_spark.nats.preflight import check_server
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.options import SinkOptions
 from mama_spark.spark.subscribe import data_source

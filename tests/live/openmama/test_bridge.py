@@ -21,7 +21,7 @@ from mama_spark.mama.messages.omnm import decode
 from mama_spark.openmama.bridge import OpenMamaBridge, OpenMamaSettings
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState

@@ -11,7 +11,7 @@ from mama_spark.contracts.errors import ConfigError, MamaError, Rejected
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mama_spark.contracts.bridge import Acks, Refusals
 from mama_spark.contracts.errors import PublishError
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.window import Window
 

@@ -1,4 +1,4 @@
-"""Sources in a log: their expiry, offsets of their readers, and the snapshot as messages."""
+"""Sources in a log: their expiry, offsets of their readers, and the image as messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds
-from mama_spark.discovery import snapshot_codec
-from mama_spark.discovery.log_discovery import LogOffset, WrittenSnapshot, broken, next_offset, parse_offset, same_log
+from mama_spark.discovery import image_codec
+from mama_spark.discovery.log_discovery import LogOffset, SavedImage, broken, next_offset, parse_offset, same_log
 from mama_spark.discovery.source_expiry import (
     check_ttl,
     expires_after,
@@ -78,7 +78,7 @@ def test_a_time_to_live_is_positive(ttl: float) -> None:
 
 # --- Offsets of readers of discovery that is kept in one log ----------------------------------------------------------
 
-IMAGE = WrittenSnapshot("t", 8, 21, 23, 20)
+IMAGE = SavedImage("t", 8, 21, 23, 20)
 
 
 @each("place", [LogOffset("log", 5), LogOffset("log", 20, IMAGE, 3), LogOffset("log", 20, IMAGE, 8)])
@@ -99,7 +99,7 @@ def test_steps_of_any_size_lead_to_the_same_end_and_never_beyond_the_goal(
     last: int, most: int, goal: int | None
 ) -> None:
     until = None if goal is None else LogOffset("log", goal)
-    place, told = LogOffset("log", 1, WrittenSnapshot("t", 8, 1, 1, 1), 0), 0
+    place, told = LogOffset("log", 1, SavedImage("t", 8, 1, 1, 1), 0), 0
     for _ in range(100):
         further = next_offset(place, 1, last, most, until)
         told += further.delivered - place.delivered if further.image else further.next - place.next
@@ -138,17 +138,17 @@ EVENTS = [DiscoveryEvent(DiscoveryEventKind.IMAGE_END, at, "log", at) for at in 
 
 
 def test_parts_hold_all_events_in_order() -> None:
-    parts = snapshot_codec.pack(EVENTS, 200)
+    parts = image_codec.pack(EVENTS, 200)
     assert len(parts) > 1
     assert all(len(part) <= 200 for part in parts)
-    assert snapshot_codec.unpack(parts) == EVENTS
+    assert image_codec.unpack(parts) == EVENTS
     with pytest.raises(ValueError):  # noqa: PT011 pyarrow's own, whatever it says
-        snapshot_codec.unpack(parts[:-1])
+        image_codec.unpack(parts[:-1])
 
 
 def test_some_of_the_events_are_read_without_making_the_others() -> None:
     """Readers with ``maxOffsetsPerTrigger`` come once for each portion."""
-    parts, made = snapshot_codec.pack(EVENTS, 200), 0
+    parts, made = image_codec.pack(EVENTS, 200), 0
 
     def count(frame: FrameType, what: str, _: object) -> None:
         nonlocal made
@@ -156,22 +156,22 @@ def test_some_of_the_events_are_read_without_making_the_others() -> None:
 
     sys.setprofile(count)
     try:
-        found = snapshot_codec.unpack(parts, 10, 13)
+        found = image_codec.unpack(parts, 10, 13)
     finally:
         sys.setprofile(None)
     assert (found, made) == (EVENTS[10:13], 3)
-    assert snapshot_codec.unpack(parts, 36) == EVENTS[36:]
-    assert snapshot_codec.unpack(parts, 36, 100) == EVENTS[36:]
+    assert image_codec.unpack(parts, 36) == EVENTS[36:]
+    assert image_codec.unpack(parts, 36, 100) == EVENTS[36:]
 
 
 def test_a_schema_without_a_batch_is_an_empty_image() -> None:
-    (part,) = snapshot_codec.pack(EVENTS, 1 << 20)
+    (part,) = image_codec.pack(EVENTS, 1 << 20)
     schema = pa.ipc.open_stream(part).schema.serialize()
-    snapshot_codec._check_size(schema)
+    image_codec._check_size(schema)
 
 
 def test_a_message_that_is_no_record_batch_is_refused() -> None:
-    (part,) = snapshot_codec.pack(EVENTS, 1 << 20)
+    (part,) = image_codec.pack(EVENTS, 1 << 20)
     schema = pa.ipc.open_stream(part).schema.serialize().to_pybytes()
     with pytest.raises(ValueError, match="no record batch of an image"):
-        snapshot_codec._check_size(pa.py_buffer(schema + schema))
+        image_codec._check_size(pa.py_buffer(schema + schema))

@@ -14,13 +14,13 @@ from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli import main as cli
 from mama_spark.contracts.errors import FlightLogError, MamaError, Unavailable
 from mama_spark.flightlog import folder
-from mama_spark.flightlog.check import file_system
 from mama_spark.flightlog.commit import commit
 from mama_spark.flightlog.folder import WriteId, mark_folder, require_marker
 from mama_spark.flightlog.reading import unpublished
 from mama_spark.flightlog.schema import table_schema
 from mama_spark.flightlog.staging import DeadLetterStaging, Staging
 from mama_spark.flightlog.storage import storage_errors
+from mama_spark.flightlog.table_check import file_system
 
 from tests.support.flight_logs import BATCH, commit_dead_letters, flights, rows, stage
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from mama_spark.contracts.bridge import Ack, Capabilities
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 
 from tests.support.tables import each
 

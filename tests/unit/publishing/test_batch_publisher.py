@@ -24,7 +24,7 @@ from mama_spark.contracts.errors import (
 )
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.wall_clock import NEVER, WallClock

@@ -16,7 +16,7 @@ from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.publish.bridge import NatsBridge
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.exactly_once.protocol import Attempt

@@ -50,8 +50,9 @@ HEAVY = (
     "mama_spark.tango",
     "mama_spark.testing",
 )
+_WINDOW = "mama_spark.publishing.window"
 #: A small part of these: how readers retry.
-LIGHT = {"mama_spark.publishing", "mama_spark.publishing.window", "mama_spark.publishing.window.reconnecting"}
+LIGHT = {"mama_spark.publishing", _WINDOW, f"{_WINDOW}.outage_timer", f"{_WINDOW}.reconnecting"}
 #: pyspark and pyarrow are there already; what they load is not counted.
 BEFORE = """
 import json, os, pickle, sys

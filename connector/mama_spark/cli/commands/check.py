@@ -15,7 +15,7 @@ from ...console.output import print_marked
 from ...contracts.errors import MamaError
 from ...contracts.redaction import redact
 from ...contracts.topics import topic_head
-from ...flightlog.check import check_dead_letters, check_flight_log
+from ...flightlog.table_check import check_dead_letters, check_flight_log
 from ...options import ANY_WRITE, SinkOptions
 from ...options.conf_file import as_options, load
 from ...options.declare import require
@@ -90,14 +90,14 @@ def _topics(options: SinkOptions) -> list[str]:
 
 
 def _tables(options: SinkOptions, master: str | None) -> list[tuple[bool, str]]:
-    log, letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
+    log, dead_letters, storage = options.flight_log, options.dead_letter_table, options.storage_options
     found: list[tuple[bool, str]] = []
     if log is None:
         found.append((True, "flight log: off"))
     else:
         found += _table("flight log", lambda: check_flight_log(log, storage, options.flight_log_columns, master))
-    if letters is not None:
-        found += _table("dead letters", lambda: check_dead_letters(letters, storage, master))
+    if dead_letters is not None:
+        found += _table("dead letters", lambda: check_dead_letters(dead_letters, storage, master))
     return found
 
 

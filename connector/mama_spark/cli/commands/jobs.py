@@ -106,7 +106,7 @@ def delta_jars() -> list[Path]:
 
 
 def _home_of_java() -> Path:
-    """Where Spark puts them: the home folder of the account, whatever ``HOME`` says."""
+    """The home folder of the account, whatever ``HOME`` says: Spark puts jars there."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # an account without a name, as containers have

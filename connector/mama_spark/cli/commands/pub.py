@@ -33,7 +33,7 @@ class _Listener:
         self.count = self.failures = 0
 
     def published(self, flight: Flight) -> None:
-        """Not a terminal event."""
+        """Ignored: no terminal event."""
 
     def acked(self, flight: Flight) -> None:
         self.count += 1

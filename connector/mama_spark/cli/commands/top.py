@@ -44,7 +44,7 @@ def _print_once(collector: Collector, interval: float, as_json: bool) -> None:
     model = collector.model
     missing = {"without_discovery": collector.without_discovery, "without_streams": collector.without_streams}
     if as_json:
-        fields = {"url": collector.name, **model.snapshot(), **{name: text for name, text in missing.items() if text}}
+        fields = {"url": collector.name, **model.tables(), **{name: text for name, text in missing.items() if text}}
         print(json.dumps(fields, ensure_ascii=False))
         return
     totals = [

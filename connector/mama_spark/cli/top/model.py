@@ -14,8 +14,8 @@ from ...mama.messages.event_records import COUNTS, ERROR, FIELDS, TOPIC
 
 #: Limits of what is kept: rates for a sparkline, events, and the latest publishers.
 MOST_RATES, MOST_EVENTS, MOST_PUBLISHERS = 40, 500, 2_000
-#: Seconds after which counts of a publisher are no longer current.
-STALE = 15.0
+#: Seconds for which the rate of a publisher is shown after its last counts.
+RATE_SHOWN = 15.0
 #: Columns of each table, and which are numbers.
 COLUMNS = {
     "sources": ("source", "id", "state", "data", "rate", "timeliness", "since", "info"),
@@ -59,7 +59,7 @@ class _Publisher:
         """Messages acknowledged a second; None = not known now."""
         if self.state != "LIVE" or not self.rates:
             return None
-        return round(self.rates[-1]) if now - self.seen <= STALE else None
+        return round(self.rates[-1]) if now - self.seen <= RATE_SHOWN else None
 
 
 @dataclass
@@ -115,7 +115,7 @@ class LiveModel:
             del self._publishers[next(iter(self._publishers))]
 
     def set_streams(self, statuses: Iterable[LogStatus], now: float) -> None:
-        """How the streams are at ``now``, monotonic seconds."""
+        """Set the states of the streams at ``now``, monotonic seconds."""
         self._now = max(self._now, now)
         before, self._streams = self._streams, {}
         for status in statuses:
@@ -189,12 +189,12 @@ class LiveModel:
             "unacknowledged": sum(r.unacknowledged for s in self._streams.values() for r in s.status.readers),
         }
 
-    def snapshot(self) -> dict[str, Any]:
-        tables = {
+    def tables(self) -> dict[str, Any]:
+        found = {
             name: [dict(zip(columns, row, strict=True)) for row in self.table(name)]
             for name, columns in COLUMNS.items()
         }
-        return {"totals": self.totals(), **tables}
+        return {"totals": self.totals(), **found}
 
 
 def sparkline(numbers: Sequence[float] | deque[float], width: int = 12) -> str:

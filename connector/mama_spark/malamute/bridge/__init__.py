@@ -45,7 +45,7 @@ def discovery_bridge(o: TransportOptions) -> MalamuteDiscovery:
 
 
 def check_transport(o: SinkOptions, topics: list[str]) -> list[tuple[bool, str]]:
-    from .check import check_server
+    from .preflight import check_server
 
     return check_server(MalamuteSettings.from_options(o), topics)
 

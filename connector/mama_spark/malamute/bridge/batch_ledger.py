@@ -22,7 +22,7 @@ from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import Bounds, Records
 from mama_spark.malamute.protocol.commands import MAX_STRING
 from mama_spark.malamute.protocol.ttl import EXPECTED, MARKER, TTL
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from .bridge import MalamuteBridge
@@ -69,7 +69,7 @@ class MarkerStream:
         return Marker(int(found.sequences[0]), bytes(found.payloads[0].as_py()))
 
     def set(self, key: str, value: bytes, revision: int) -> int:
-        """Where the answer is lost, the marker is read, and stored again if it has not changed."""
+        """Store a marker; if the answer is lost, read it, and store it again if it has not changed."""
         until = time.monotonic() + self._timeout
         while True:
             try:
@@ -104,7 +104,7 @@ class MarkerStream:
         return self._bridge
 
     def close(self) -> None:
-        """Never raises; a later use opens it again."""
+        """Close the connection; never raises; a later use opens it again."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             with suppress(MamaError):
@@ -171,7 +171,7 @@ class MalamuteBatchLedger:
             return [self._markers.get(key) for key in keys], self._opened().bounds()
 
     def markers_below(self, key: str) -> list[Marker]:
-        """None: its bridge names no servers."""
+        """Empty: its bridge names no servers."""
         return []
 
     def why_unfenced(self, stream: str, server: str) -> str:

@@ -82,7 +82,8 @@ class MalamuteBridge(PublisherBridge):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Where messages name their streams, these may differ: only acknowledgements of stored ones have sequences."""
+        """Abilities at the broker. Streams that messages name may differ: only acknowledgements of stored ones have
+        sequences."""
         acks, stored = self.settings.acks, self._carries_headers and (self._streams_by_row or self._stored)
         return Capabilities(
             ack=Ack.NONE if not acks else Ack.STORED if stored else Ack.ACCEPTED,
@@ -194,7 +195,7 @@ class MalamuteBridge(PublisherBridge):
         return n
 
     def _writable_rows(self, pooled: PooledConnection, groups: list[tuple[str, Int64s]], n: int) -> int:
-        """How many of the first ``n`` messages may be sent: the broker has answered for their streams."""
+        """Number of the first ``n`` messages that may be sent: the broker has answered for their streams."""
         with pooled.connection.changed:
             pooled.take_answers()
             for name, rows in groups:
@@ -237,7 +238,7 @@ class MalamuteBridge(PublisherBridge):
             self._sent_unacknowledged = True
 
     def flush(self) -> None:
-        """Nothing to do: every chunk is answered."""
+        """Do nothing: every chunk is answered."""
 
     def poll(self, timeout: float, want: int = 1) -> PollResult:
         pooled = self._pooled

@@ -41,8 +41,8 @@ RETRY = Backoff(0.05, 0.05)
 class LogQueries:
     """One connection for queries. One thread opens and closes it.
 
-    :cvar features: that the client announces: no subscriptions, so no credit
-    :cvar needs: what the broker must have of them, and what a broker without them is told
+    :cvar features: features that the client announces: no subscriptions, so no credit
+    :cvar needs: the feature that the broker must have, and the error text about a broker without it
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
@@ -76,7 +76,7 @@ class LogQueries:
             raise ConfigError(text % connection.endpoint)
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the connection; never raises."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None:
             POOL.give_back(pooled)
@@ -101,7 +101,7 @@ class LogQueries:
         return self.asked(query)[0]
 
     def asked(self, query: LogQuery) -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
-        """As :meth:`ask`, with the messages that came with the answer."""
+        """The answer of :meth:`ask`, and the messages that came with it."""
         until = time.monotonic() + self.timeout
 
         def attempt() -> tuple[LogQueryAnswer, list[Sequence[bytes]]]:
@@ -129,7 +129,7 @@ class LogQueries:
     def send(self, query: LogQuery, until: float) -> PendingQuery:
         """Send a query without waiting for the answer.
 
-        :param until: its deadline (monotonic seconds)
+        :param until: deadline (monotonic seconds)
         :raises Unavailable: not connected now
         """
         connection = self.connection

@@ -25,7 +25,7 @@ from mama_spark.malamute.protocol.log_query import (
     parse_texts,
 )
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from . import records as rc
@@ -187,7 +187,7 @@ class MalamuteLog(RecordLog):
         return self.bounds().last if last is None else last
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """Nothing: a stored stream takes all."""
+        """Do nothing: a stored stream takes all."""
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]
@@ -201,7 +201,7 @@ class MalamuteLog(RecordLog):
         return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 
     def ids(self, after: int, up_to: int, prefix: bytes) -> Iterator[tuple[Int64s, list[bytes]]]:
-        """As :meth:`read`, but sequences and ids of the messages whose id begins with ``prefix``."""
+        """Sequences and ids of the messages whose id begins with ``prefix``."""
         selection, texts = selection_of((), self._pattern)
         session = ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts, ids=prefix)
         return self._read(session, rc.ids)

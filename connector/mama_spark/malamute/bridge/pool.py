@@ -43,7 +43,7 @@ class WritableStream:
 class PooledConnection:
     """One connection and its streams. Use it with ``connection.changed`` held.
 
-    :ivar streams: for which a WRITE was sent on this connection
+    :ivar streams: streams for which a WRITE was sent on this connection
     :ivar current: the stream that messages go to now; None = that depends on an answer
     """
 
@@ -142,7 +142,7 @@ class MalamutePool(ConnectionPool[PooledConnection]):
         return pooled
 
     def give_back(self, pooled: PooledConnection) -> None:
-        """Never raises. All that was sent must be answered."""
+        """Give a connection back, on which all that was sent is answered; never raises."""
         self.put(pooled.connection.settings, pooled)
 
 

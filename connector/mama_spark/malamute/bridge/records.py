@@ -74,7 +74,7 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
     """:param joined: command frames, one behind another, and :data:`_MORE`
-    :param ends: of each
+    :param ends: end of each
     """
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3
@@ -134,7 +134,7 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _payloads(messages: Sequence[Sequence[bytes]]) -> pa.Array:
-    """What Spark publishes has one content frame."""
+    """The content of each message, whose frames are joined; a message from Spark has one."""
     if all(len(message) == 2 for message in messages):
         return pa.array([message[1] for message in messages], _BINARY)
     return pa.array([b"".join(message[1:]) for message in messages], _BINARY)
@@ -239,7 +239,7 @@ def _merged(n: int, rows: Int64s, names: pa.Array, values: pa.Array) -> pa.Array
 
 
 def _taken(buffer: ByteArray, starts: Int64s, lengths: Int64s) -> pa.Array:
-    """As :func:`_slices`, of bytes in any order."""
+    """Slices of bytes in any order."""
     order = np.argsort(starts, kind="stable")
     back = np.empty_like(order)
     back[order] = np.arange(len(order))

@@ -203,7 +203,7 @@ class CreditAllocator:
         return []
 
     def rotate(self) -> list[bytes]:
-        """As :meth:`recall`, at :attr:`rotation_due`: a stream had no share for a whole interval."""
+        """The streams of :meth:`recall`, at :attr:`rotation_due`: a stream had no share for a whole interval."""
         self.rotation_due = None
         self.rotation_interval = min(LONGEST_ROTATION, self.rotation_interval * 2)
         return self._recall_all()

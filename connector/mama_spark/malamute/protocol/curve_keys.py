@@ -1,4 +1,4 @@
-"""What a key of CURVE is: 32 bytes as 40 characters of Z85."""
+"""A key of CURVE: 32 bytes as 40 characters of Z85."""
 
 from __future__ import annotations
 

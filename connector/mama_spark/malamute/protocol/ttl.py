@@ -39,7 +39,7 @@ _MOST_SEQUENCE = 10**19 - 1
 class TtlRequest(NamedTuple):
     """The time to live that the headers of a message ask for.
 
-    :ivar milliseconds: to live, 0 = stop the timer; None = it has no such header
+    :ivar milliseconds: time to live, 0 = stop the timer; None = no such header
     :ivar expected: sequence of the message that must run; None = any, or none
     """
 
@@ -49,7 +49,8 @@ class TtlRequest(NamedTuple):
 
 
 def ttl_request_of(headers: Iterable[tuple[bytes, bytes]]) -> TtlRequest | None:
-    """None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time to live."""
+    """The request; None: REFUSED, for a header of the engine's, an invalid value, or an expectation without a time
+    to live."""
     first: dict[bytes, bytes] = {}
     for name, value in headers:
         first.setdefault(name, value)

@@ -38,7 +38,7 @@ TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 class EngineKind:
     """The engine under test; it stores and numbers messages if ``stored``.
 
-    :ivar settings: of a fresh stream, each time the same place
+    :ivar settings: settings of a fresh stream, each time the same place
     :ivar bad_patterns: patterns that it refuses
     """
 
@@ -189,7 +189,6 @@ class EngineSetup:
         return found
 
     def threads(self) -> list[str]:
-        """Names of the threads that have one stream."""
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ class MamaMsg:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __init__(self, fields: list[Field] | None = None) -> None:
-        """:param fields: not checked, for decoders; other callers use :meth:`add`"""
+        """:param fields: fields, not checked, for decoders; other callers use :meth:`add`"""
         self.fields: list[Field] = [] if fields is None else fields
 
     def add(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:
@@ -87,7 +87,7 @@ class MamaMsg:
         return _copy(self, MAX_DEPTH)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: ``{"fields": [{type, type_number, fid, name, value}, ...]}``.
+        """The fields for JSON: ``{"fields": [{type, type_number, fid, name, value}, ...]}``.
 
         Bytes, and characters beyond printable ASCII, are ``{"$hex": ...}``; floats that JSON cannot hold are ``"nan"``,
         ``"inf"``, ``"-inf"``; a message within is its list of fields.

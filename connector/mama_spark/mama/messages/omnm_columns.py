@@ -64,7 +64,7 @@ class FieldBlock:
     values: Any
 
     def of_rows(self, keep: npt.NDArray[np.bool_]) -> FieldBlock:
-        """Only the rows that are True in ``keep``, shape (k,)."""
+        """The rows that are True in ``keep``, shape (k,)."""
         values = self.values
         if isinstance(values, list):
             kept: Any = [value for value, wanted in zip(values, keep.tolist(), strict=True) if wanted]

@@ -48,7 +48,7 @@ class MamaTime:
 
     @classmethod
     def from_us(cls, us: int) -> Self:
-        """From microseconds since 1970 UTC."""
+        """The time of microseconds since 1970 UTC."""
         seconds, rest = divmod(us, 1_000_000)
         return cls(seconds, rest * 1000)
 
@@ -96,7 +96,7 @@ def unchecked_time(seconds: int, nanos: int, hints: int, precision: int, timezon
 
 
 def unchecked_price(value: float, hints: int, currency: str) -> MamaPrice:
-    """As :func:`unchecked_time`."""
+    """A :class:`MamaPrice` of values in their ranges; see :func:`unchecked_time`."""
     made = _new(MamaPrice)
     _set_value(made, value)
     _set_price_hints(made, hints)

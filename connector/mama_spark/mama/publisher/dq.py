@@ -56,7 +56,7 @@ class DQPublisher:
         callbacks: PublisherCallbacks | None,
         closure: Any = None,
     ) -> Self:
-        """As :meth:`Publisher.create_with_callbacks` (PE-37); the callbacks receive :attr:`publisher`."""
+        """A publisher of :meth:`Publisher.create_with_callbacks` (PE-37); the callbacks receive :attr:`publisher`."""
         made = cls()
         made.publisher = Publisher.create_with_callbacks(transport, queue, symbol, source, root, callbacks, closure)
         return made

@@ -54,7 +54,6 @@ class PartitionEvents:
 
     @property
     def ended(self) -> bool:
-        """Whether :meth:`destroy` was called."""
         return self.state > PublisherState.LIVE
 
     # --- lifecycle of the publisher (PE-48..PE-54) -----------------------------------------------------------
@@ -101,7 +100,7 @@ class PartitionEvents:
         return self._publisher_event(ERROR, at, status=status, code=code, info=info)
 
     def counts(self, at: int, taken: int, acked: int, failed: int, in_flight: int, info: str) -> EventRecord:
-        """How the publisher is. May be called in any thread.
+        """The event with the state of the publisher. May be called in any thread.
 
         :param info: text about what it waits for; empty = nothing
         """
@@ -213,7 +212,7 @@ class PartitionEvents:
 
 
 def _first_rows(batch: MessageBatch, sent: Int64s) -> Int64s:
-    """For each topic code the first row that was sent, -1 if none was."""
+    """First row of each topic code that was sent, -1 if none was."""
     rows = np.flatnonzero(sent >= 0)[::-1]
     first = np.full(len(batch.topics.dictionary), -1, np.int64)
     first[np.asarray(batch.topics.indices)[rows]] = rows  # the last assignment wins: the lowest row

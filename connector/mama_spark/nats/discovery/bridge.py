@@ -87,11 +87,11 @@ class NatsDiscovery:
 
     @property
     def _question(self) -> str:
-        """Cache key of a connection: all streams exist."""
+        """Cache key of the fact, on a connection, that all streams exist."""
         return f"discovery at {self.layout}"
 
     def _ensure_streams(self) -> None:
-        """As :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
+        """Call :meth:`create_streams`, unless all existed within the last minute and none was deleted meanwhile."""
         connection, _ = self._require_open()
         if connection.cached(self._question) is None or not self._exist():
             self.create_streams()
@@ -117,7 +117,7 @@ class NatsDiscovery:
     # --- announcing ------------------------------------------------------------------------------------------------
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """Nothing expires within less than a second: with a ``ttl`` below 2 s, SUSPECT and OFFLINE come later."""
+        """Announce a source. With a ``ttl`` below 2 s, SUSPECT and OFFLINE come later: nothing expires within 1 s."""
         check_ttl(ttl)
         self._ensure_streams()
         self.leases.announce(self, Announced(source, record, ttl))
@@ -158,7 +158,7 @@ class NatsDiscovery:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def image(self) -> list[DiscoveryEvent]:
-        return self._require_open()[1].snapshots.take()[0]
+        return self._require_open()[1].images.take()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """The log names are those of the streams of events and advisories; -1 is the latest, -2 the earliest; a log

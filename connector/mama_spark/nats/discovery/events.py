@@ -75,7 +75,7 @@ def _has_expired(record: StoredMessage) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SourcesSnapshot:
+class SourcesImage:
     """The sources up to one sequence of their stream.
 
     :ivar unconfirmed: sources without a renewal: expired long ago, or renewed while the stream was read
@@ -87,7 +87,7 @@ class SourcesSnapshot:
 
 def image_of(
     layout: DiscoveryLayout, records: Iterable[StoredMessage], now: int, renewed_sources: Iterable[SourceKey] = ()
-) -> SourcesSnapshot:
+) -> SourcesImage:
     """The image from the records of the stream of sources, ordered by the last write of each source's record.
 
     :param records: the last one of every subject
@@ -119,7 +119,7 @@ def image_of(
         verdict = _expiry(layout, source, rec, parts, lapsed)
         entries.append((rec.sequence, [record_event] if verdict is None else [record_event, verdict]))
     entries.sort(key=lambda one: one[0])
-    return SourcesSnapshot([change for _, changes in entries for change in changes], unconfirmed)
+    return SourcesImage([change for _, changes in entries for change in changes], unconfirmed)
 
 
 def _is_withdrawn(rec: StoredMessage) -> bool:

@@ -27,7 +27,7 @@ from mama_spark.discovery.log_discovery import IMAGE
 
 
 @dataclass(frozen=True, slots=True)
-class SavedSnapshot:
+class StoredImage:
     """An image that was stored for one reader.
 
     :ivar token: part of its subject; empty: there were no streams, so the image is empty and not stored
@@ -36,7 +36,7 @@ class SavedSnapshot:
     :ivar mark: sequence and time of a mark in the stream of events, after which reading continues
     :ivar advisories: sequence of the stream of advisories, after which reading continues
     :ivar first: sequence of its first message; ``last``: of its last
-    :ivar at: when it was taken, microseconds since the epoch
+    :ivar at: time at which it was taken, microseconds since the epoch
     """
 
     token: str
@@ -74,7 +74,7 @@ class DiscoveryOffset:
     mark: tuple[int, str]
     advisories: int
     generations: StreamCreationTimes
-    image: SavedSnapshot | None = None
+    image: StoredImage | None = None
     image_read: int = 0
 
     @property
@@ -83,7 +83,7 @@ class DiscoveryOffset:
         return not self.generations.events
 
     @classmethod
-    def in_image(cls, image: SavedSnapshot, generations: StreamCreationTimes, image_read: int) -> DiscoveryOffset:
+    def in_image(cls, image: StoredImage, generations: StreamCreationTimes, image_read: int) -> DiscoveryOffset:
         return cls(image.mark[0], image.mark, image.advisories, generations, image, image_read)
 
     @property
@@ -118,19 +118,19 @@ def parse_offset(position: Position) -> DiscoveryOffset | None:
             (int(sequence), str(time)),
             int(position["advisories"]),
             StreamCreationTimes(*(str(m) for m in position["made"])),
-            _parse_snapshot(position.get("image")),
+            _parse_image(position.get("image")),
             int(position.get("told", 0)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise ConfigError(f"no position of discovery on NATS: {str(position)[:200]}") from e
 
 
-def _parse_snapshot(image: list[Any] | None) -> SavedSnapshot | None:
+def _parse_image(image: list[Any] | None) -> StoredImage | None:
     if image is None:
         return None
     token, changes, sources, (mark, time), advisories, first, last, taken = image
     numbers = (int(n) for n in (first, last, taken))
-    return SavedSnapshot(str(token), int(changes), int(sources), (int(mark), str(time)), int(advisories), *numbers)
+    return StoredImage(str(token), int(changes), int(sources), (int(mark), str(time)), int(advisories), *numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +157,15 @@ class RecordRange:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotRange:
+class ImageRange:
     """Events ``start`` (inclusive) to ``stop`` (exclusive) of an image."""
 
-    image: SavedSnapshot
+    image: StoredImage
     start: int
     stop: int
 
 
-Step = StreamRecreated | RecordRange | SnapshotRange
+Step = StreamRecreated | RecordRange | ImageRange
 
 
 def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[Step]:
@@ -177,14 +177,14 @@ def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[S
         if end.generations.sources != start.generations.sources != "":
             steps.append(StreamRecreated("sources", 0 if start.image is None else start.image.sources))
     if end.image is not None:
-        steps.append(SnapshotRange(end.image, 0 if fresh or start is None else start.image_read, end.image_read))
+        steps.append(ImageRange(end.image, 0 if fresh or start is None else start.image_read, end.image_read))
     if fresh and end.image is not None:  # events since it was taken
         steps.append(RecordRange("events", end.image.mark[0], end.events, end.image.mark, end.image.sources))
     steps += _advisories(start, end)
     return [
         s
         for s in steps
-        if isinstance(s, StreamRecreated) or (s.stop > s.start if isinstance(s, SnapshotRange) else s.up_to > s.after)
+        if isinstance(s, StreamRecreated) or (s.stop > s.start if isinstance(s, ImageRange) else s.up_to > s.after)
     ]
 
 

@@ -15,18 +15,18 @@ from ..protocol.direct_get import StoredMessage
 from . import consumer_advisories as adv
 from .consumer_tracker import ConsumerTracker
 from .events import event_of
+from .images import Images, gap, none_yet
 from .layout import DiscoveryLayout
 from .offsets import (
     ABSENT,
     DiscoveryOffset,
+    ImageRange,
     RecordRange,
-    SnapshotRange,
     StreamCreationTimes,
     StreamRecreated,
     parse_offset,
     steps_between,
 )
-from .snapshots import Snapshots, gap, none_yet
 from .streams import StreamWatch
 
 _ADVANCE = 600.0  #: seconds after which an offset advances without an event
@@ -38,7 +38,7 @@ class DiscoveryReader:
     def __init__(self, api: JetStream, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.api, self.layout = api, layout
         self.watch = StreamWatch(api, layout)
-        self.snapshots = Snapshots(self.watch)
+        self.images = Images(self.watch)
         self._scanned: dict[tuple[str, str, int], int] = {}
         self._advanced_at = time.monotonic()
         self._consumers = ConsumerTracker(api, clock_offset)
@@ -97,7 +97,7 @@ class DiscoveryReader:
         if here.before_streams:
             return self._advance(here, generations, limit, stop) or start
         if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
-            return start if stop is not None else self.snapshots.store(here, limit)
+            return start if stop is not None else self.images.store(here, limit)
         return self._advance(here, generations, limit, stop) or start
 
     def _latest_in_image(
@@ -108,7 +108,7 @@ class DiscoveryReader:
         if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
             here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
         if here is None or here.image is None:
-            return self.snapshots.store(None, limit)
+            return self.images.store(None, limit)
         image_read = here.image.changes if limit is None else min(here.image.changes, here.image_read + limit)
         if stop is not None and stop.events <= here.events:
             image_read = min(image_read, stop.image_read)
@@ -143,7 +143,7 @@ class DiscoveryReader:
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 
     def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
-        """As :meth:`_scan`; at most one without a limit."""
+        """The result of :meth:`_scan`; at most one without a limit."""
         skip = 0 if here.image is None else here.image.sources
 
         def tells(record: StoredMessage) -> bool:
@@ -190,8 +190,8 @@ class DiscoveryReader:
         for step in steps_between(here, there):
             if isinstance(step, StreamRecreated):
                 yield [self._recreated_event(step, there)]
-            elif isinstance(step, SnapshotRange):
-                yield from self.snapshots.read(step)
+            elif isinstance(step, ImageRange):
+                yield from self.images.read(step)
             else:
                 yield from self._read_records(step, there)
 

@@ -30,7 +30,7 @@ from ..protocol.direct_get import StoredMessage, headers_of, stored
 from ..protocol.parser import Frame
 from ..subjects import to_allow
 from .answers import NO_MESSAGE, NO_STREAM, AnsweredError, ApiError, ApiForbidden, StreamInfo, answer_of
-from .retry import BACKOFF, ServerNotReady, retry
+from .request_retry import BACKOFF, ServerNotReady, retry
 
 T = TypeVar("T")
 #: The frames of an attempt, and whether its connection is lost: what follows then may have holes.
@@ -169,7 +169,7 @@ class JetStream:
         return found
 
     def find(self, call: str, body: dict[str, Any] | None, absent: int) -> dict[str, Any] | None:
-        """As :meth:`request`; None if the server answers with the error ``absent``."""
+        """The answer to :meth:`request`; None if it is the error ``absent``."""
         try:
             return self.request(call, body)
         except ApiError as e:
@@ -178,13 +178,13 @@ class JetStream:
             return None
 
     def stream(self, name: str, **details: bool) -> StreamInfo | None:
-        """None: there is no stream of this name."""
+        """The state of the stream; None: there is none of this name."""
         answer = self.find(f"STREAM.INFO.{name}", details or None, NO_STREAM)
         return None if answer is None else StreamInfo.of(answer)
 
     def message(self, stream: str, **which: str | int) -> StoredMessage | None:
-        """What the leader of the stream has by ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and ``next_by_subj=s``:
-        never stale; None: no message."""
+        """The message at the leader of the stream, never stale, by ``seq=n``, ``last_by_subj=s``, or both ``seq=n`` and
+        ``next_by_subj=s``; None: no message."""
         answer = self.find(f"STREAM.MSG.GET.{stream}", which, NO_MESSAGE)
         return None if answer is None else message_of(answer)
 
@@ -227,7 +227,7 @@ class JetStream:
         for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority again
         (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
 
-        :param topic: that the stream takes
+        :param topic: topic that the stream takes
         :param ask: returns the state of the stream from its leader
         :param timeout: seconds; None = those of all calls
         """
@@ -273,7 +273,7 @@ class JetStream:
         return True
 
     def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
-        """As :meth:`message`, by a direct get."""
+        """The message of :meth:`message`, by a direct get."""
         subject, payload, limit, attempts = self._direct(stream), orjson.dumps(which), self._limits(), Attempts()
 
         def attempt(left: float) -> StoredMessage | None:

@@ -14,9 +14,9 @@ from ..connection.socket_connection import SocketConnection
 from ..subjects import CONSUMER_PREFIX
 from .answers import NO_STREAM, TOO_MANY_CONSUMERS, ApiError, ApiForbidden, ConsumerInfo, StreamInfo
 from .client import JetStream
-from .retry import BACKOFF
+from .request_retry import BACKOFF
 
-KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
+CONSUMER_KEPT = 30.0  #: seconds without a request after which the server deletes our consumers, if the stream allows
 #: Seconds of each attempt to create a consumer.
 _ATTEMPTS = Backoff(3.0, 60.0)
 _LEAST = 0.05
@@ -85,8 +85,8 @@ def probe(api: JetStream, stream: StreamInfo, where: dict[str, Any]) -> Consumer
 
 
 def most_consumers(api: JetStream, info: StreamInfo) -> tuple[int, str] | None:
-    """How many consumers of ours a stream takes beside those of others, at least one, and the reason; None = any
-    number. Earlier ones of ours do not count: they end."""
+    """The number of our consumers that a stream takes beside those of others, at least one, and the reason; None =
+    any number. Earlier ones of ours do not count: they end."""
     allowed, stream = info.limit("max_consumers"), info.name
     if allowed is None:
         return None

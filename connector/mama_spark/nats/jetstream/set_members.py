@@ -103,7 +103,7 @@ def _grow(api: JetStream, streams: StreamSet, stream: StreamInfo) -> StreamInfo:
 
 
 def describe_load(api: JetStream, streams: StreamSet, grow: bool) -> list[str]:
-    """How messages are spread over the members, for people.
+    """The spread of messages over the members, for people.
 
     :raises ConfigError: a write would be refused, members that are missing aside
     """

@@ -28,7 +28,7 @@ from .answers import (
     answer_of,
 )
 from .client import JetStream
-from .retry import ServerNotReady
+from .request_retry import ServerNotReady
 
 #: Topics that are looked up one by one; with more, the whole list of streams is fetched.
 _SINGLE_LOOKUPS = 8
@@ -127,7 +127,7 @@ def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | N
 
 
 def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> list[StreamInfo | None]:
-    """As :func:`stream_info`, for several streams at once."""
+    """The states of several streams, asked for at once (:func:`stream_info`)."""
     found: list[StreamInfo | None] = []
     for name, answer in zip(names, api.request_all([(f"STREAM.INFO.{name}", None) for name in names]), strict=True):
         stream = None
@@ -165,14 +165,14 @@ def create(api: JetStream, name: str, subjects: list[str], settings: NatsSetting
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
     deleted stream of this name.
 
-    :param more: of its configuration, in the words of the API
+    :param more: more of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
     return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]
 
 
 def create_all(api: JetStream, configs: Sequence[dict[str, Any]], settings: NatsSettings) -> list[StreamInfo]:
-    """As :func:`create`, for several streams at once."""
+    """The states of several streams, made at once (:func:`create`)."""
     common = {
         "storage": "file",
         "num_replicas": 1,

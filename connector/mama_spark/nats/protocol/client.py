@@ -47,7 +47,7 @@ from .parser import Frame, PartialFrame, ProtocolError, read_frame
 Take = Callable[[bytes, int], int]
 
 PING_INTERVAL = 20.0  #: seconds of silence after which a server that nobody waits for is asked whether it is there
-SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that it is rarely asked in vain
+SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that few PINGs are needless
 #: Seconds without a byte after a PING, and since anything up to it moved on: the connection is stale. A live
 #: server answers within a round trip, whatever it does meanwhile; a link and a machine may pause for a few seconds. No
 #: options: any byte counts on a busy link, and :data:`_ALONE` and :data:`_YOUNG` give a slow way its time.
@@ -80,11 +80,11 @@ _NOT_OFFERED: Final = (
 class ClientProtocol:
     """See the module.
 
-    :param name: of the connection, in the monitoring of the server
+    :param name: name of the connection, in the monitoring of the server
     :param tls: TLS is wanted with every server; without it, with those that require it
     :param tls_first: the handshake comes before the server's INFO
     :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk
-    :ivar info: of the present or last server
+    :ivar info: INFO of the present or last server
     :ivar informed: the server has greeted
     :ivar doubts: a PING of :meth:`tick` is out, and nothing has come since
     :ivar deliveries: subscription id -> receiver of its messages in bulk
@@ -197,7 +197,7 @@ class ClientProtocol:
         return min(patience * 2**self._left, _MOST) if self._is_young else patience
 
     def wake_at(self) -> float | None:
-        """When :meth:`tick` has something to do, if nothing comes before."""
+        """Time at which :meth:`tick` has something to do, if nothing comes before."""
         if self.state is State.LOST:
             return None
         if self.state is not State.UP:

@@ -119,7 +119,7 @@ class FastBatch:
 
     @property
     def rejected(self) -> bool:
-        """A message was rejected: nothing more is stored, and the end must be sent to close the batch."""
+        """Whether a message was rejected: nothing more is stored, and the end must be sent to close the batch."""
         return self._rejection is not None
 
     def add(self, tokens: Int64s) -> int:
@@ -181,7 +181,7 @@ class FastBatch:
         return out
 
     def _impossible(self, reply: Reply) -> bool:
-        """A final answer without the batch id: the server stored one message and does not support fast ingest."""
+        """Whether a final answer has no batch id: the server stored one message and does not support fast ingest."""
         if isinstance(reply, PubAck):
             return reply.batch != self.id or reply.count > self.seq
         return isinstance(reply, FlowAck) and reply.seq > self.seq
@@ -218,7 +218,7 @@ class FastBatch:
             self._rejection = rejection
 
     def _settle_rejected(self, before: PublishError, out: SettledTokens) -> None:
-        """If a message was rejected, it and those after it are not stored."""
+        """Settle a rejected message and those after it as not stored."""
         if self._rejection is not None:
             self._refuse(self._rejection.seq - 1, before, out)
             self._refuse(self._rejection.seq, self._rejection.error, out)

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import replace
 
 from mama_spark.contracts.message import MessageBatch
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 
 from ..publish.bridge import NatsBridge

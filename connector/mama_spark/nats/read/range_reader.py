@@ -17,7 +17,7 @@ from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.record_log import Records
 
 from ..jetstream.answers import NO_CONSUMER, NO_STREAM, ApiError, ConsumerInfo, StreamInfo
-from ..jetstream.consumers import KEPT, create_consumer, delete_soon, no_stream_any_more
+from ..jetstream.consumers import CONSUMER_KEPT, create_consumer, delete_soon, no_stream_any_more
 from ..protocol.parser import ProtocolError
 from ..protocol.records import DeliveryBuffer, DeliveryNumbers, delivery_numbers, records_of, records_up_to
 from .consumer_course import ConsumerCourse, SubscriptionBroken
@@ -147,7 +147,7 @@ class RangeReader(Generic[T]):
             config["headers_only"] = True
         if wanted.filters:
             config["filter_subjects"] = wanted.filters
-        consumer = create_consumer(self._api, name, config, self._stream.idle_limit(KEPT))
+        consumer = create_consumer(self._api, name, config, self._stream.idle_limit(CONSUMER_KEPT))
         if consumer.pending:
             return consumer.name
         delete_soon(self._logs.connection(), name, consumer.name)

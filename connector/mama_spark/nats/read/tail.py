@@ -21,7 +21,7 @@ from .. import error_codes
 from ..connection.socket_connection import SocketConnection
 from ..jetstream.answers import TOO_MANY_CONSUMERS, ApiError, ConsumerInfo, StreamInfo
 from ..jetstream.client import read_answer
-from ..jetstream.consumers import KEPT, delete_soon, new_consumer
+from ..jetstream.consumers import CONSUMER_KEPT, delete_soon, new_consumer
 from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame, ProtocolError
 from ..protocol.records import delivery_numbers, records_of
@@ -90,7 +90,7 @@ class _Creation:
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after
         deliver = {"filter_subjects": filters, "deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
-        self._name, self._body = new_consumer(stream.name, replicas, deliver, stream.idle_limit(KEPT))
+        self._name, self._body = new_consumer(stream.name, replicas, deliver, stream.idle_limit(CONSUMER_KEPT))
         self._first: int | None = None  # known when the consumer is asked for
         self._asked = Asked(self._connection, f"STREAM.INFO.{stream.name}", None, REQUEST_TIMEOUT)
 

@@ -85,8 +85,8 @@ def _tail(log: Path) -> str:
 class NatsServer:
     """One ``nats-server`` with JetStream on disk, started by :meth:`start` or ``with``.
 
-    :param folder: of configuration, log and store; None = a temporary one, removed by :meth:`stop`
-    :param port: of the clients; 0 = a free one
+    :param folder: folder of configuration, log and store; None = a temporary one, removed by :meth:`stop`
+    :param port: port of the clients; 0 = a free one
     :param store: JetStream's folder; None = below ``folder``
     :param config: more configuration text, top level (authorization, accounts, tls, limits)
     :param jetstream: more configuration text inside ``jetstream { }``; None = JetStream is off

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Until Ctrl-C or SIGTERM.
+    """Serve until Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def peer_settings(text: str) -> PeerSettings:
-    """Of the network at ``--to``.
+    """Settings of the network at ``--to``.
 
     :raises ConfigError: it says nothing sound
     """
@@ -175,7 +175,7 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
     """Reporters that store the events of the source, not started.
 
-    :param args: with ``url``, the servers of the log
+    :param args: arguments with ``url``, the servers of the log
     :raises ConfigError: the options say nothing sound
     """
     run_id, made = uuid.uuid4().hex, []

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Until Ctrl-C or SIGTERM.
+    """Serve until Ctrl-C or SIGTERM.
 
     :raises Unavailable: the port is in use
     """

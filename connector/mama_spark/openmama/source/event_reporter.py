@@ -52,7 +52,7 @@ class SourceEvents:
     """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
     kept: whoever sends requests decides how many events there are.
 
-    :param sender: of the source
+    :param sender: sender of the source
     """
 
     def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
@@ -109,9 +109,9 @@ _END_RETRIES = Backoff(0.2, 2.0)
 
 
 class EventStore(Protocol):
-    """Where events go; called by one thread at a time.
+    """The store of events; called by one thread at a time.
 
-    :ivar name: for messages
+    :ivar name: name for messages
     """
 
     name: str
@@ -128,14 +128,14 @@ class EventStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the store; never raises."""
         ...
 
 
 class FlightLogStore:
     """Rows of a flight log; a batch is a commit.
 
-    :param run_id: of this run of the source: ``run_id`` of its rows
+    :param run_id: ``run_id`` of the rows of this run of the source
     """
 
     def __init__(self, uri: str, storage: dict[str, str], run_id: str) -> None:
@@ -153,7 +153,7 @@ class FlightLogStore:
         commit(self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     def _write_id(self, number: int) -> WriteId:
         return WriteId(None, self._run_id, None, "openmama", number)
@@ -166,7 +166,7 @@ class DiscoveryStore:
     """The source, announced while it runs, and its events.
 
     :param make: returns a bridge that is not open
-    :param record: of the source
+    :param record: record of the source
     :param run_id: makes the ids of its events
     :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """

@@ -64,9 +64,9 @@ class _Published(NamedTuple):
 class MarketDataServer:
     """Serves one log until ``stop`` says so.
 
-    :param prefix: of the topics of the log; what follows it and a dot is the symbol
+    :param prefix: prefix of the topics of the log; what follows it and a dot is the symbol
     :param on_event: gets each callback of the publisher
-    :ivar counts: of records, bad ones, others' topics, messages and answers
+    :ivar counts: numbers of records, bad ones, others' topics, messages and answers
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class MarketDataServer:
             self._on_event(PublisherEvent(callback, change.topic.removeprefix(begin)))
 
     def _serve_log(self) -> bool:
-        """Publish the next records, if readers take more; whether there were some."""
+        """Publish the next records, if readers take more; return whether there were some."""
         if self._unsent:
             return True
         batch = self._log.take()

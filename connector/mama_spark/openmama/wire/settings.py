@@ -1,4 +1,4 @@
-"""How a peer is connected with its network, by URLs or by a transport of a ``mama.properties`` file. Pure.
+"""The connection of a peer with its network, by URLs or by a transport of a ``mama.properties`` file. Pure.
 
 OpenMAMA's ZeroMQ bridges read ``mama.zmq.transport.<name>.*`` and nothing else. ``oz`` joins the naming service unless
 ``is_naming`` is 0; up to three name servers are ``naming.subscribe_address`` and ``naming.subscribe_port``, both with
@@ -25,7 +25,7 @@ _KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_
 
 
 class Endpoint(NamedTuple):
-    """Of a socket.
+    """The address of a socket.
 
     :ivar address: ``tcp://host:port``
     :ivar bind: the socket binds there; else it connects
@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of_openmama(cls, url: str) -> Self:
-        """From a URL of a ``mama.properties`` file: real programs bind TCP where it holds ``*``, else connect."""
+        """The endpoint of a URL of a ``mama.properties`` file: programs bind TCP where it holds ``*``, else connect."""
         return cls(url, url.startswith("tcp:") and "*" in url)
 
 
@@ -53,7 +53,7 @@ class PeerSettings:
     :ivar receive: has a receiving socket at all
     :ivar high_water_mark: messages that wait for one reader before the socket takes no more
     :ivar linger: longest wait at the end until everything is written
-    :ivar join_timeout: for a name server's answer
+    :ivar join_timeout: seconds to wait for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
     :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
         None: it holds them for as long as it likes
@@ -87,7 +87,7 @@ class PeerSettings:
 
     @classmethod
     def from_urls(cls, urls: Sequence[str], *, receiver: bool = False) -> Self:
-        """From the servers of the option ``url``::
+        """Settings from the servers of the option ``url``::
 
             oz://host:5756                            naming (several name servers: several URLs)
             oz://host:5756?publish_address=10.0.0.7   naming; where others connect to this peer
@@ -192,7 +192,7 @@ def property_urls(
 ) -> list[str]:
     """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 
-    :param properties: of the file, by key
+    :param properties: properties of the file, by key
     :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
     :raises ConfigError: an endpoint is no ``tcp://host:port``
@@ -247,7 +247,7 @@ def _get(properties: Mapping[str, str], name: str, key: str) -> str | None:
 
 
 def _number(text: str | None, default: int) -> int:
-    """As C's atoi reads it; negative ones as 0."""
+    """The number that C's atoi reads; 0 for a negative one."""
     if text is None:
         return default
     found = _NUMBER.match(text)

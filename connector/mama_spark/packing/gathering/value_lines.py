@@ -36,7 +36,7 @@ def values_of_lines(payloads: PayloadPlaces, announced: Int64s) -> tuple[pa.Arra
 
 
 def _line_ends(pieces: list[memoryview], announced: Int64s) -> tuple[list[Int64s], Int64s]:
-    """Where the lines end in each payload that has as many as announced, and how many each payload has."""
+    """Ends of the lines in each payload that has as many as announced, and the number in each payload."""
     mask: Bools = np.empty(min(_WINDOW, max(map(len, pieces), default=0) + 1), np.bool_)
     ends, there = list[Int64s](), np.zeros(len(pieces), np.int64)
     for i, (piece, most) in enumerate(zip(pieces, announced.tolist(), strict=True)):  # packs, not rows
@@ -65,7 +65,7 @@ def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes
     """The bytes of all lines, copied once.
 
     :param counts: lines of each payload
-    :param starts: of each line in its payload
+    :param starts: offset of each line in its payload
     :param short: lines whose views contain them
     """
     views = np.zeros((len(sizes), 4), np.int32)

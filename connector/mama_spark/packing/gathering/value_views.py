@@ -1,4 +1,4 @@
-"""Where values and payloads lie; joins those of several arrays, in any order and with other bytes between. Pure.
+"""Views of values and payloads, joined from several arrays, in any order and with other bytes between. Pure.
 
 Every value is described by a view of Arrow (BinaryView: length, four bytes, buffer, offset); the cast of an array of
 views to one of binary values, which lie side by side, is the copy.
@@ -25,8 +25,8 @@ INLINE = 12  #: bytes of the longest value that a view contains
 class ValueViews:
     """Views of values of one or more arrays.
 
-    :ivar views: of the values, which are all longer than :data:`INLINE`
-    :ivar buffers: that they point into; behind each value lies at least one more byte
+    :ivar views: views of the values, which are all longer than :data:`INLINE`
+    :ivar buffers: buffers that they point into; behind each value lies at least one more byte
     """
 
     views: Views

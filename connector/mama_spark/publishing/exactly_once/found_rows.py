@@ -1,4 +1,4 @@
-"""Rows of a batch that were found in a stream, as a multiset: each serves one row of the repetition. Pure.
+"""Rows of a batch that were found in a stream, as a multiset: each matches one row of the repetition. Pure.
 
 18 to 24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that
 its id names, in as few bytes as those of its run need. Rows are collected in columns of half a million, made once, and
@@ -61,8 +61,8 @@ class Found:
     @property
     def rows(self) -> Bools:
         """The settled rows."""
-        served: Bools = self.sequence >= 0
-        return served
+        matched: Bools = self.sequence >= 0
+        return matched
 
     @classmethod
     def nothing(cls, n: int) -> Found:
@@ -239,7 +239,7 @@ class FoundRows:
         """Use up what the plan has; nothing may have changed since it was made."""
         n = len(plan.rows.order)
         found = Found.nothing(n)
-        for run, rows, places in plan.served:
+        for run, rows, places in plan.matched:
             of = self._runs[run]
             found.sequence[rows] = of.offset[places].astype(np.int64) + self._after
             found.partition[rows] = of.partition[places]
@@ -274,15 +274,15 @@ class FoundRows:
 class Plan:
     """Stored rows that could settle rows.
 
-    :ivar want, new: rows of each content that nothing serves yet; that must be claimed
-    :ivar served: (run, rows, places)
+    :ivar want, new: rows of each content that nothing matches yet; that must be claimed
+    :ivar matched: (run, rows, places)
     """
 
     def __init__(self, found: FoundRows, rows: Distinct) -> None:
         self.rows = rows
         self.want = rows.counts.copy()
         self.new = np.zeros(len(rows.counts), np.int64)
-        self.served: list[tuple[int, Int64s, Int64s]] = []
+        self.matched: list[tuple[int, Int64s, Int64s]] = []
 
     def add(self, run: int, contents: Int64s, places: Int64s, *, mine: bool) -> None:
         """:param contents: ascending, as many as there are ``places``; a content once a call, or alone"""
@@ -291,7 +291,7 @@ class Plan:
         before = self.rows.counts[contents] - self.want[contents]
         ranks = np.arange(len(contents)) if len(contents) > 1 and contents[0] == contents[-1] else 0
         rows = self.rows.order[self.rows.starts[contents] + before + ranks]
-        self.served.append((run, rows, places))
+        self.matched.append((run, rows, places))
         np.subtract.at(self.want, contents, 1)
         if not mine:
             np.add.at(self.new, contents, 1)

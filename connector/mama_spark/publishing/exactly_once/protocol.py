@@ -25,7 +25,7 @@ that the batch marker names, and a marker that names this batch proves that some
 a first run reads nothing back.
 
 **Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
-read from the stream, and each stored row serves one row: within a partition by :class:`.found_rows.FoundRows`, between
+read from the stream, and each stored row matches one row: within a partition by :class:`.found_rows.FoundRows`, between
 partitions by claims (:mod:`.matching`). Otherwise it is published, with an id that no stored message of this partition
 has, so no broker drops it as another row.
 

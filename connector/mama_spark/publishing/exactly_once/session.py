@@ -237,18 +237,18 @@ class BatchSession:
         """Match these rows with stored ones: the result for each row, and the same by stream."""
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
-    def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
+    def match_stored_dead_letters(self, dead_letters: MessageBatch) -> list[StoredFlights]:
         """The dead letters that are stored under the same id.
 
         :raises ConfigError, Unavailable: see :meth:`begin`
         """
-        self.begin(letters.topics.dictionary)
-        if not self.repeats or letters.ids is None:
+        self.begin(dead_letters.topics.dictionary)
+        if not self.repeats or dead_letters.ids is None:
             return []
-        ids = letters.ids.cast(pa.binary()).to_pylist()
+        ids = dead_letters.ids.cast(pa.binary()).to_pylist()
         if not self._rules.reader.prefixed:
-            return self.match_stored_rows(letters.topics, digests_of_ids(ids))[1]
-        return self._matching.others(self._by_stream(letters.topics), ids)
+            return self.match_stored_rows(dead_letters.topics, digests_of_ids(ids))[1]
+        return self._matching.others(self._by_stream(dead_letters.topics), ids)
 
     def free_numbers(self, topics: pa.DictionaryArray, digests: Digests, numbers: Int64s) -> Int64s:
         return self._matching.free_numbers(self._by_stream(topics), digests, numbers) if self.repeats else numbers

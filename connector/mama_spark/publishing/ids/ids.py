@@ -67,7 +67,7 @@ class IdMaker:
     """Ids of the rows of one partition, in any number of batches.
 
     :param prefix: names the query or run; ConfigError: it has control characters
-    :param batch: of the stream, 0 in batch writes without one
+    :param batch: batch of the stream, 0 in batch writes without one
     :param memory: bound in bytes of all that is remembered
     """
 
@@ -91,7 +91,7 @@ class IdMaker:
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
 
-        :param digests: of :func:`digest`; None = to be computed
+        :param digests: digests of :func:`digest`; None = to be computed
         :param renumber: makes the numbers ``n`` from how many equal rows came before each
         """
         if not len(batch):
@@ -106,7 +106,7 @@ class IdMaker:
         return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
-        """How many equal rows came before each, here and in earlier batches. 64 bits of the hash are the key: two rows
+        """Number of equal rows before each, here and in earlier batches. 64 bits of the hash are the key: two rows
         that share them share a count, which only makes it too high."""
         ordered = np.sort(keys)
         if (ordered[1:] != ordered[:-1]).all():
@@ -162,7 +162,7 @@ class IdMaker:
 class ParsedIds(NamedTuple):
     """Ids of one batch, taken apart.
 
-    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
+    :ivar rows: rows whose ids have this form, ascending; the others are of other messages (dead letters)
     :ivar digests: ``h``, shape (rows, 16)
     """
 
@@ -194,8 +194,8 @@ _NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 
 
 def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8], Int64s, Int64s] | None:
-    """As :func:`parse` without a loop, for ids whose parts are equally long, as most are: those of one partition whose
-    rows all differ. None for others."""
+    """The parts of :func:`parse` without a loop, for ids whose parts are equally long, as most are: those of one
+    partition whose rows all differ. None for others."""
     first = _ID.fullmatch(ids[0], head)
     whole = b"".join(ids)
     width = len(ids[0])

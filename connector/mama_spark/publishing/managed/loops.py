@@ -142,7 +142,7 @@ class PublisherLoops:
         self._collect()
 
     def _send_some(self, flights: FlightBatch, span: Span) -> int:
-        """How many flights of the span have left the queue of what is to be sent."""
+        """Number of flights of the span that have left the queue of what is to be sent."""
         n, start = self._loop.capacity(flights, span), span[0]
         if not n:
             return 0
@@ -222,7 +222,7 @@ class PublisherLoops:
     # --- the end ---------------------------------------------------------------------------------------------
 
     def settle_rest(self, why: str) -> None:
-        """Nothing is sent any more: every flight and future that is left gets ``Stopped`` or ``NotPublished``."""
+        """Settle every flight and future that is left as ``Stopped`` or ``NotPublished``; nothing is sent any more."""
         rest = self._queue.rest()
         with self._core:
             self.window.abandon(list(self._open.values()), Stopped(why), NotPublished(why), time.monotonic())

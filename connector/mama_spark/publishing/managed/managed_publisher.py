@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from mama_spark.contracts.bridge import PublisherBridge
 from mama_spark.contracts.errors import BackgroundTaskFailed, ClientClosed, ConfigError, QueueFull
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.publishing.window.flight_batch import FlightCounters
 from mama_spark.publishing.window.window import Window
 
@@ -152,7 +152,7 @@ class ManagedPublisher:
             thread.join()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Nothing can be added any more; returns when all is published and then acked, failed or timed out (MP-27).
+        """Take no more messages; return when all is published and then acked, failed or timed out (MP-27).
 
         :raises TimeoutError: not done after ``timeout`` seconds; goes on draining
         :raises BackgroundTaskFailed: a loop ended with an error

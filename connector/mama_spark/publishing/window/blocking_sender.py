@@ -11,7 +11,7 @@ import numpy as np
 from mama_spark.contracts.bridge import EventKind, PublisherBridge
 from mama_spark.contracts.errors import AckTimeout, MamaError, NotPublished, OutcomeUnknown, Stopped, Unavailable
 from mama_spark.contracts.message import Bools, MessageBatch
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 
 from .flight import FlightState
 from .flight_batch import FlightBatch

@@ -60,7 +60,7 @@ class FlightAccounts:
         flights.errors.update(zip(rows.tolist(), each, strict=True))
         self._settle(flights, rows, Transition.FAIL, now)
 
-    def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
+    def settle_stored(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
         """Rows of queued or waiting flights are stored already: they are acknowledged as duplicates, without a send."""
         rows = stored.rows
         if not len(rows):

@@ -1,4 +1,4 @@
-"""A bridge that is opened when it is first needed, and opened again after an outage; and how long readers retry."""
+"""A bridge that is opened when it is first needed, and opened again after an outage."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from ...contracts.backoff import RECONNECT
 from ...contracts.errors import MamaError
 from ...contracts.record_log import RecordLogBridge
 from ...options import ReadOptions, SinkOptions
 from ...registry import log_bridge
+from .outage_timer import OutageTimer
 
 
 class Openable(Protocol):
@@ -20,39 +20,6 @@ class Openable(Protocol):
 
 B = TypeVar("B", bound=Openable)
 T = TypeVar("T")
-
-
-class OutageTimer:
-    """Limits retries in an outage to ``timeout`` seconds since the last success, with waits between them
-    (:data:`~mama_spark.contracts.backoff.RECONNECT`)."""
-
-    def __init__(
-        self,
-        timeout: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._timeout, self._clock, self._sleep = timeout, clock, sleep
-        self._delays = RECONNECT.delays()
-        self.succeeded()
-
-    def succeeded(self) -> None:
-        """Whatever fails from now on is a new outage."""
-        self._until = self._clock() + self._timeout
-        self._delays.reset()
-
-    def wait(self, error: MamaError) -> None:
-        """Sleep before the next attempt.
-
-        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
-        """
-        from .retry import may_resend  # not needed by a planner of Spark, which loads this module
-
-        delay = self._delays.next()
-        if not may_resend(error) or self._clock() + delay > self._until:
-            raise error
-        self._sleep(delay)
 
 
 class ReconnectingBridge(Generic[B]):

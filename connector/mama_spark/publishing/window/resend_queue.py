@@ -12,7 +12,7 @@ import numpy as np
 
 from mama_spark.contracts.errors import Backpressure, PublishError
 from mama_spark.contracts.message import Bools, Int64s
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 
 from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, Seconds

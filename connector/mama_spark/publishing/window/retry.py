@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mama_spark.contracts.errors import MamaError, NotPublished, PublishError, Stopped
-from mama_spark.options.window import is_retryable
+from mama_spark.options.window_config import is_retryable
 
 
 def may_resend(error: MamaError, *, repeatable: bool = True, retry_on: Callable[[Any], bool] = is_retryable) -> bool:

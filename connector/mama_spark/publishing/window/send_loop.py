@@ -114,7 +114,7 @@ class SendLoop:
         wrong.update(rejected)
         good = np.ones(flights.n, np.bool_)
         for some in stored:
-            self.window.find(flights, some, self.clock())
+            self.window.settle_stored(flights, some, self.clock())
             good[some.rows] = False
         rows = np.array(sorted(row for row in wrong if good[row]), np.int64)
         if len(rows):
@@ -204,7 +204,7 @@ class SendLoop:
             flights.doubt[rows] = False
             for some in stored:
                 here = StoredFlights(some.stream, rows[some.rows], some.sequences)
-                self.window.find(flights, here, self.clock())
+                self.window.settle_stored(flights, here, self.clock())
                 self._progressed()
         return False
 

@@ -18,7 +18,7 @@ import numpy as np
 from mama_spark.contracts.bridge import Ack, Acks, Refusals
 from mama_spark.contracts.errors import AckTimeout, Backpressure, OutcomeUnknown, PublishError
 from mama_spark.contracts.message import Int64s
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 
 from .flight import Transition, advance
 from .flight_accounts import IN_FLIGHT, WAITING, FlightAccounts

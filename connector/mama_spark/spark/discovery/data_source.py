@@ -1,6 +1,6 @@
 """The format ``mamadiscovery``: sources and discovery events as rows.
 
-A batch read is the snapshot: one row a source. A stream is the snapshot, a row ``image_end``, then events.
+A batch read is the image: one row a source. A stream is the image, a row ``image_end``, then events.
 
 **Offsets.** A new query begins with ``{"v": 1, "begin": "image"}`` (option ``startingOffsets``), unresolved, because
 Spark asks for the initial offset at any time, also after a restart. The first ``latestOffset`` resolves it to a

@@ -56,7 +56,7 @@ def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> 
 
 
 def _warn_of_late_repetition(o: SinkOptions) -> None:
-    """Where ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
+    """Warn if ``idPrefix`` names an earlier run, as its error advises: only executors can ask for the window."""
     if o.id_prefix is None or o.flight_log is None:
         return
     from mama_spark.flightlog.storage import TableStore, storage_errors
@@ -106,7 +106,7 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         )
     arrow = arrow_schema(StructType([f for f in schema.fields if f.name in plan.log]))
     fields = tuple(arrow.field(name) for name in plan.log)
-    letter_fields, letter_schema = fields, dead_letter_schema(fields)
+    dead_letter_fields = fields
     if options.pack != "off" and fields:
         fields = (packed_rows_field(fields),)
     log_schema, extra = table_schema(fields), frozenset(f.name for f in fields)
@@ -115,9 +115,10 @@ def _job(given: dict[str, str], schema: StructType, *, streaming: bool) -> SinkJ
         options, plan, streaming, uuid.uuid4().hex[:16], fields, loaded.discovery, name,
         log_marker=_require_table(options.flight_log, options, log_schema, "flightLog", extra),
         dead_letter_marker=_require_table(
-            options.dead_letter_table, options, letter_schema, "deadLetterTable", frozenset(plan.log)
+            options.dead_letter_table, options, dead_letter_schema(dead_letter_fields), "deadLetterTable",
+            frozenset(plan.log),
         ),
-        letter_fields=letter_fields,
+        dead_letter_fields=dead_letter_fields,
     )  # fmt: skip
 
 
@@ -196,8 +197,8 @@ class _Committer:
             logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:
-        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it. True: a commit
-        before has recorded ``app``, so that nothing was added as committed."""
+        """Add dead letters, then flights: who reads of a dead letter in the log finds it. True: a commit before has
+        recorded ``app``, so that nothing was added as committed."""
         job, o, write_id, recorded = self.job, self.job.options, self._write_id(reports), False
         if write_id is None or (o.dead_letter_table is None and o.flight_log is None):
             return recorded
@@ -209,7 +210,7 @@ class _Committer:
         if (uri := o.dead_letter_table) is not None:
             parts = [p for r in reports for p in r.dead_letter_parts]
             recorded = add(
-                uri, o.storage_options, write_id, parts, extra=job.letter_fields, kind=DEAD_LETTER_TABLE
+                uri, o.storage_options, write_id, parts, extra=job.dead_letter_fields, kind=DEAD_LETTER_TABLE
             ).recorded
         if (uri := o.flight_log) is not None:
             parts = [p for r in reports for p in r.parts]

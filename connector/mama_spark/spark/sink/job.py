@@ -60,8 +60,8 @@ class SinkJob:
     """The data that every task of a write needs; made on the driver, pickled.
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
-    :ivar letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
-    :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
+    :ivar dead_letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
+    :ivar log_marker, dead_letter_marker: markers that the driver has put into the folders of the tables
     """
 
     options: SinkOptions
@@ -73,7 +73,7 @@ class SinkJob:
     query_name: str | None = None
     log_marker: str | None = None
     dead_letter_marker: str | None = None
-    letter_fields: tuple[pa.Field, ...] = ()
+    dead_letter_fields: tuple[pa.Field, ...] = ()
 
     @property
     def has_name(self) -> bool:
@@ -103,7 +103,7 @@ class TaskInfo:
     """One attempt at one partition: what Spark's task context says.
 
     :ivar query_id, batch_id, stream_run: None in a batch write
-    :ivar progress: where the driver shows the progress; None = it does not
+    :ivar progress: address at which the driver shows the progress; None = it does not
     :ivar attempt_id: Spark's number of this attempt in the whole application. ``attempt`` begins at 0 again when Spark
         repeats a stage, because an executor was lost with the shuffle files that it reads
     """
@@ -155,7 +155,7 @@ def task_info(streaming: bool) -> TaskInfo:
 
 @dataclass(slots=True)
 class OutcomeCounts:
-    """How many rows of a partition (or, added up, of a write) had which outcome.
+    """Numbers of rows of a partition (or, added up, of a write) by outcome.
 
     :ivar row_errors: failed rows of which the row itself is the cause; ``outage_errors``: all other failed rows
     :ivar reasons: failed rows by reason; ``first_failures``: (topic, id, reason) of the first of some of them
@@ -262,7 +262,7 @@ class OutcomeCounts:
 
 
 def _kind(reason: str) -> str:
-    """Reasons that begin alike count as one."""
+    """The kind of a reason: those that begin alike count as one."""
     return reason[:200]
 
 
@@ -270,7 +270,7 @@ def _kind(reason: str) -> str:
 class PartitionReport(WriterCommitMessage):
     """The commit message of a task: counts and file names, a few kilobytes at most.
 
-    :ivar parts: of the flight log; ``dead_letter_parts``: of the dead-letter table
+    :ivar parts: parts of the flight log; ``dead_letter_parts``: of the dead-letter table
     :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
     :ivar source: the source that the task announced
     :ivar stores: an acknowledged message is stored; ``knows_ids``: the broker stores two messages of one id once

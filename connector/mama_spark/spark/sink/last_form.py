@@ -23,7 +23,7 @@ Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
 class GiveIds(Stage):
     """Ids for messages that have none.
 
-    :param renumber: for ids that no stored message has; None = the numbers stay
+    :param renumber: numbers for ids that no stored message has; None = the numbers stay
     """
 
     def __init__(self, ids: IdMaker, renumber: Renumber | None = None) -> None:
@@ -51,7 +51,7 @@ class GiveIds(Stage):
 
 
 class TakeIdsAway(Stage):
-    """For messages that the broker shall not deduplicate."""
+    """The stage for messages that the broker shall not deduplicate."""
 
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
         yield replace(batch.with_ids(None), unsent_ids=batch.messages.ids)

@@ -15,7 +15,7 @@ from mama_spark.contracts.bridge import Ack, Capabilities, PublisherBridge
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.options import SinkOptions
-from mama_spark.options.window import WindowConfig
+from mama_spark.options.window_config import WindowConfig
 from mama_spark.packing.codec import Codec, codec_of
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks
 from mama_spark.publishing.batch_publisher import BatchPublisher
@@ -109,7 +109,7 @@ def open_write(
     trace = _trace_headers(o, task.partition, report, opened)
 
     def connect() -> WindowConfig:
-        """On the publisher's thread, while the task's thread waits."""
+        """Connect on the publisher's thread, while the task's thread waits."""
         retry_while_unavailable(
             lambda: _open_bridge(bridge, destinations),
             wait=o.on_unavailable == "wait",
@@ -316,7 +316,7 @@ def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
 def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
     """The codec of a write.
 
-    :param schema: of the rows that Spark gives
+    :param schema: schema of the rows that Spark gives
     """
     kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
     names = ["value"]

@@ -63,7 +63,7 @@ class OutcomeRecorder:
                 write_id,
                 report.partition,
                 report.attempt,
-                extra=job.letter_fields,
+                extra=job.dead_letter_fields,
             )
         self._clock = WallClock.anchored()
         events = PartitionEvents(o.topic_events, f"{write_id.prefix}/{report.partition}/{report.attempt}")
@@ -93,7 +93,7 @@ class OutcomeRecorder:
 
         :param packs: takes back packs that are too large; None = rows are not packed
         :param with_ids: messages carry ids, and the broker recognises them
-        :param content_ids: for dead letters of rows with ids from a column; None = there is no such column
+        :param content_ids: maker of ids for dead letters of rows with ids from a column; None = there is no such column
         """
         self._packs = packs
         self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams
@@ -205,7 +205,7 @@ class OutcomeRecorder:
         if context.extra is None:
             return None
         columns = context.extra.take(pa.array(rows))
-        if self._job.log_fields == self._job.letter_fields:
+        if self._job.log_fields == self._job.dead_letter_fields:
             return columns
         return pa.RecordBatch.from_struct_array(columns.column(PACKED_ROWS).flatten())
 

@@ -140,9 +140,9 @@ def keep_freed_memory() -> None:
 
     Columns of numbers of one block of packs have some hundred kilobytes each. glibc gives memory at the end of its heap
     back as soon as a few of them are freed, so the kernel had to find and clear the same pages anew for each block.
-    Without this call, publishing rows of 100 octets takes 4 to 15 % more processor time (``bench.packed.road``, lines
+    Without this call, publishing rows of 100 bytes takes 4 to 15 % more processor time (``bench.packed.road``, lines
     and arrow, twice five pairs of runs): 0.013 to 0.022 page faults a row instead of 0.004 at most. For rows of 1,000
-    octets there is no difference. Any large array that a worker frees has this effect; other C libraries do as they
+    bytes there is no difference. Any large array that a worker frees has this effect; other C libraries do as they
     always did.
     """
     np.empty(_LARGEST, np.uint8)  # freed at once: its pages were never touched

@@ -97,14 +97,14 @@ class PartitionWriter:
             self._publisher.put(one.messages, one.rejected, one, one.stored)
 
     def _send_dead_letters(self, *, all_of_them: bool) -> None:
-        letters = self._recorder.take_dead_letters(all_of_them=all_of_them)
-        if letters is not None:
+        dead_letters = self._recorder.take_dead_letters(all_of_them=all_of_them)
+        if dead_letters is not None:
             session = self._opened.session
-            stored = () if session is None else session.match_stored_letters(letters)
-            self._publisher.put(letters, (), DeadLetterContext(), stored)
+            stored = () if session is None else session.match_stored_dead_letters(dead_letters)
+            self._publisher.put(dead_letters, (), DeadLetterContext(), stored)
 
     def _wait_settled(self) -> None:
-        """Until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
+        """Wait until every row has its outcome, and so every dead letter is known; each flight has its deadline."""
         if not self._recorder.may_add_messages:
             return  # to drain is enough
         self._publisher.wait_settled()

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import InputPartition
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.contracts.record_log import PUT, Bounds, CurrentRecords, RecordLog, RecordLogBridge, Records, time_of
 from mama_spark.options import ReadOptions, SubscribeOptions
-from mama_spark.publishing.window.reconnecting import OutageTimer
+from mama_spark.publishing.window.outage_timer import OutageTimer
 from mama_spark.registry import log_bridge, logs_to_read
 
 from ..gc_freeze import exempt_modules

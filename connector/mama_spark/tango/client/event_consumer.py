@@ -43,7 +43,7 @@ class EventConsumer:
     """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
     :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
-    :ivar delivery: its queues; ``connections``: those of the channels
+    :ivar delivery: queues; ``connections``: those of the channels
     :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 
@@ -332,7 +332,6 @@ class EventConsumer:
     # --- EventSink, in the receiving thread ---
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
-        """Deliver received events, four frames each."""
         self.delivery.deliver(self._dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:

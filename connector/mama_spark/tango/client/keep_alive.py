@@ -1,4 +1,4 @@
-"""When a client looks for heartbeats, confirms its subscriptions, and tries again (RFC 12). Pure."""
+"""The times at which a client looks for heartbeats, confirms its subscriptions, and tries again (RFC 12). Pure."""
 
 from __future__ import annotations
 

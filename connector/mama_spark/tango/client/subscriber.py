@@ -122,8 +122,8 @@ class TangoSubscriber:
         mode: EventSubMode = EventSubMode.STATELESS,
         callback: Callback | None = None,
     ) -> list[Subscription]:
-        """As :meth:`subscribe`, for many subscriptions. Devices are negotiated in parallel, the attributes of one
-        device one after the other.
+        """The subscriptions of many :meth:`subscribe`. Devices are negotiated in parallel, the attributes of one device
+        one after the other.
 
         :param requests: device, attribute and event type of each subscription
         :raises MamaError: in the modes that raise: the first failure; all subscriptions of this call are cancelled then

@@ -1,4 +1,4 @@
-"""When a subscription that failed is negotiated again, and by which device a missing server is tried. Pure."""
+"""The times at which failed subscriptions are negotiated again, and the device that tries a missing server. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server co
 class SubscriptionRetries:
     """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each.
 
-    :param seed: from 0 to 1, of the jitter; None: random
+    :param seed: number from 0 to 1, of the jitter; None: random
     """
 
     def __init__(self, timeouts: Timeouts, seed: float | None) -> None:
@@ -28,7 +28,7 @@ class SubscriptionRetries:
         self._waiting: dict[int, Member] = {}
 
     def next_time(self) -> float:
-        """Of the next attempt; infinity if there is none."""
+        """Time of the next attempt; infinity if there is none."""
         return min((subscription.next_retry for subscription in self._waiting.values()), default=math.inf)
 
     def forget(self, id: int) -> None:

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Until Ctrl-C or SIGTERM.
+    """Serve until Ctrl-C or SIGTERM.
 
     :raises MamaError: it cannot serve
     """

@@ -109,7 +109,7 @@ class RecorderState:
 
         @cache
         def is_own(frame: bytes) -> bool:
-            """Servers without a database have another host in topics."""
+            """Whether the topic is of a recorded device. Servers without a database have another host in topics."""
             try:
                 device = RecordedDevice.of(read_topic(frame))
             except BadEventTopic:
@@ -216,7 +216,7 @@ class RecorderState:
         return records
 
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
-        """Of a Tango topic: the topic of its records, whether its events have counters, and its device."""
+        """Facts of a Tango topic: the topic of its records, whether its events have counters, and its device."""
         topic = read_topic(frame)
         return record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic)
 

@@ -151,7 +151,6 @@ class TangoRecorderSettings:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the metrics."""
         return {"recorder": self.name, "network": "tango"}
 
     @property
@@ -179,12 +178,11 @@ class TangoRecorderSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The addresses of the database."""
         return frozenset((self.host, *self.alternates))
 
     @property
     def databases(self) -> str:
-        """As in ``TANGO_HOST``: the addresses of the database, in the order in which they are tried."""
+        """The addresses of the database as in ``TANGO_HOST``, in the order in which they are tried."""
         return ",".join((self.host, *self.alternates))
 
     def full_name(self, device: str) -> str:

@@ -39,7 +39,7 @@ class Criteria:
 
     :ivar abs_change: smallest difference to the last sent value; or a pair: largest negative, smallest positive one
     :ivar rel_change: the same in percent of the last sent value
-    :ivar period: for archive events: milliseconds after which the value is sent in any case
+    :ivar period: milliseconds after which the value is sent in any case, for archive events
     :ivar detect: apply the criteria to pushed events too, not only to :meth:`TangoEventSource.set`
     :raises ConfigError: a threshold or the period is invalid
     """
@@ -58,12 +58,10 @@ class Criteria:
 
     @property
     def absolute(self) -> tuple[float, float] | None:
-        """``abs_change`` as a pair."""
         return _pair(self.abs_change)
 
     @property
     def relative(self) -> tuple[float, float] | None:
-        """``rel_change`` as a pair."""
         return _pair(self.rel_change)
 
     @property

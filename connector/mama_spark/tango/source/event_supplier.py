@@ -241,7 +241,7 @@ class EventSupplier:
         return self._twice_for_new_clients(channel.encode_data(data)) if channel is not None and subscribed else []
 
     def push_errors(self, channel: EventChannel, errors: Sequence[DevError]) -> list[Frames]:
-        """As :meth:`push_data`, with errors."""
+        """The frames of :meth:`push_data` for errors."""
         return self._twice_for_new_clients(channel.encode_errors(errors)) if channel.is_subscribed else []
 
     def _twice_for_new_clients(self, *events: list[Frames]) -> list[Frames]:

@@ -40,11 +40,11 @@ _COUNTED = (EventType.CHANGE, EventType.ARCHIVE, EventType.USER, EventType.ALARM
 
 @dataclass
 class StartPosition:
-    """How far a source has come.
+    """The position of a source in its log.
 
     :ivar at: the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: who was listening: device, attribute, event, number of connections, identities of clients
+    :ivar wanted: listeners: device, attribute, event, number of connections, identities of clients
     :ivar written: sequence of the last record whose events are known to have left this process; behind that of ``at``
         in the file of a process that was killed
     """
@@ -56,7 +56,7 @@ class StartPosition:
 
     @classmethod
     def load(cls, path: Path) -> StartPosition:
-        """From its file; where there is none, nothing was served.
+        """The position from its file; where there is none, nothing was served.
 
         :raises ConfigError: the file is something else
         """
@@ -93,7 +93,7 @@ class StartPosition:
 class ReplayService:
     """Serves one log until ``stop`` is set.
 
-    :param position_file: where the position is saved
+    :param position_file: file of the saved position
     :param say: prints a line of progress
     :ivar unregister: remove the source from its database at the end
     :param warn: prints a warning
@@ -230,7 +230,7 @@ class ReplayService:
                 self._push(records)
 
     def _wait_for_clients(self, seconds: float) -> bool:
-        """After a restart, wait until the clients that were subscribed have subscribed again, which they do when they
+        """Wait, after a restart, until the clients that were subscribed have subscribed again, which they do when they
         miss heartbeats. False: stopped before."""
         known = {(device.lower(), attribute.lower()) for device, attribute in self._replayer.attributes}
         self._awaited.wanted = {

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.cli.top.model import COLUMNS, MOST_EVENTS, MOST_PUBLISHERS, STALE, LiveModel, select, sparkline
+from mama_spark.cli.top.model import COLUMNS, MOST_EVENTS, MOST_PUBLISHERS, RATE_SHOWN, LiveModel, select, sparkline
 from mama_spark.console.output import printable
 from mama_spark.contracts.record_log import LogStatus, ReaderStatus
 from mama_spark.mama.discovery.discovery_rows import DiscoveryRow
@@ -64,7 +64,7 @@ def test_publishers_that_say_so_have_messages_in_flight_rates_and_outcomes() -> 
     assert row[:8] == ("p/0", "LIVE", 200, "█", 90, 500, 2, 0)
     assert (model.totals()["in_flight"], model.totals()["acked"], model.totals()["acked_per_second"]) == (90, 500, 200)
     assert [cells[2] for cells in model.table("events")] == ["PUBLISH_ERROR", "live"], "counts are no events"
-    model.set_streams([], 3.0 + STALE + 1)
+    model.set_streams([], 3.0 + RATE_SHOWN + 1)
     assert model.table("publishers")[0][2] is None, "nothing came for a while: the rate is not known"
     model.add_changes([event("publisher", "destroy", state="DESTROYED")], 30.0)
     assert (model.totals()["in_flight"], model.totals()["acked"]) == (0, 500)
@@ -97,11 +97,11 @@ def test_memory_is_bounded() -> None:
     assert len(model.table("events")) == MOST_EVENTS
 
 
-def test_a_snapshot_is_json_with_every_table() -> None:
+def test_every_table_is_json() -> None:
     model = LiveModel()
     model.set_sources([SOURCE])
     model.set_streams([LOG], 1.0)
-    told = json.loads(json.dumps(model.snapshot()))
+    told = json.loads(json.dumps(model.tables()))
     assert told.keys() == {"totals", *COLUMNS}
     assert told["readers"] == [{"reader": "audit", "stream": "ORDERS", "lag": 30, "unacknowledged": 2}]
     assert (told["totals"]["lag"], told["totals"]["unacknowledged"]) == (30, 2)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.discovery.snapshot_codec import pack, unpack
+from mama_spark.discovery.image_codec import pack, unpack
 from mama_spark.nats import discovery_bridge
 from mama_spark.nats.discovery import consumer_advisories as adv
 from mama_spark.nats.discovery import offsets
@@ -32,9 +32,9 @@ from mama_spark.nats.discovery.layout import (
 )
 from mama_spark.nats.discovery.offsets import (
     DiscoveryOffset,
+    ImageRange,
     RecordRange,
-    SavedSnapshot,
-    SnapshotRange,
+    StoredImage,
     StreamCreationTimes,
     StreamRecreated,
     steps_between,
@@ -304,7 +304,7 @@ def test_an_image_comes_back_from_its_messages(changes: list[DiscoveryEvent], ch
 # --- positions ---------------------------------------------------------------------------------------------------
 
 MADE = StreamCreationTimes("s1", "e1", "a1")
-IMAGE = SavedSnapshot("t", 5, 40, (100, TIME), 9, 101, 103, 7)
+IMAGE = StoredImage("t", 5, 40, (100, TIME), 9, 101, 103, 7)
 HERE = DiscoveryOffset(100, (100, TIME), 9, MADE, IMAGE, 5)
 
 
@@ -328,8 +328,8 @@ LATER = DiscoveryOffset(150, (150, "t2"), 12, MADE, IMAGE, 5)
 FOLLOWED = [RecordRange("events", 100, 150, (100, TIME), 40), RecordRange("advisories", 9, 12, (9, ""))]
 FIRST, WHOLE = DiscoveryOffset.in_image(IMAGE, MADE, 2), DiscoveryOffset.in_image(IMAGE, MADE, 5)
 EVENTS_AGAIN, SOURCES_AGAIN = replace(MADE, events="e2"), replace(MADE, sources="s2")
-AFTER_EVENTS = SavedSnapshot("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
-AFTER_SOURCES = SavedSnapshot("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
+AFTER_EVENTS = StoredImage("t2", 3, 60, (20, "t2"), 9, 21, 21, 8)
+AFTER_SOURCES = StoredImage("t2", 3, 60, (120, "t2"), 9, 121, 121, 8)
 PLAIN = DiscoveryOffset(100, (100, "t"), 9, MADE)
 
 
@@ -338,16 +338,16 @@ PLAIN = DiscoveryOffset(100, (100, "t"), 9, MADE)
     [
         (HERE, LATER, FOLLOWED),
         (HERE, HERE, []),
-        (None, FIRST, [SnapshotRange(IMAGE, 0, 2)]),
-        (FIRST, WHOLE, [SnapshotRange(IMAGE, 2, 5)]),
-        (None, WHOLE, [SnapshotRange(IMAGE, 0, 5)]),
-        (None, LATER, [SnapshotRange(IMAGE, 0, 5), *FOLLOWED]),
+        (None, FIRST, [ImageRange(IMAGE, 0, 2)]),
+        (FIRST, WHOLE, [ImageRange(IMAGE, 2, 5)]),
+        (None, WHOLE, [ImageRange(IMAGE, 0, 5)]),
+        (None, LATER, [ImageRange(IMAGE, 0, 5), *FOLLOWED]),
         # made again: a gap, what the stream holds, and an image
         (HERE, DiscoveryOffset.in_image(AFTER_EVENTS, EVENTS_AGAIN, 3),
-         [StreamRecreated("events", 100), RecordRange("events", 0, 20, None, 60), SnapshotRange(AFTER_EVENTS, 0, 3)]),
+         [StreamRecreated("events", 100), RecordRange("events", 0, 20, None, 60), ImageRange(AFTER_EVENTS, 0, 3)]),
         (HERE, DiscoveryOffset.in_image(AFTER_SOURCES, SOURCES_AGAIN, 3),
          [RecordRange("events", 100, 120, (100, TIME), 40), StreamRecreated("sources", 40),
-          SnapshotRange(AFTER_SOURCES, 0, 3)]),
+          ImageRange(AFTER_SOURCES, 0, 3)]),
         # however far it has grown since
         *((PLAIN, DiscoveryOffset(last, (last, "u"), 9, EVENTS_AGAIN),
            [StreamRecreated("events", 100), RecordRange("events", 0, last)]) for last in (3, 100, 5_000)),

@@ -180,7 +180,7 @@ def test_other_ids_or_packs_than_before_are_refused() -> None:
         p.check_same_write(ME, replace(BATCH, form="pack=lines of values"))
 
 
-# --- each stored row serves one row, and the ids of the others are free -----------------------------------------------
+# --- each stored row matches one row, and the ids of the others are free ----------------------------------------------
 
 #: Contents that share 64 bits of their hash, so that the other bits must tell them apart.
 CONTENTS = [(1, 0), (1, 1), (2, 0), (3, 0), (3, 7)]
@@ -202,7 +202,7 @@ def table(stored: list[tuple[int, int]], run: int = 4, partition: int = 0) -> Fo
     return found
 
 
-def served(found: FoundRows, wanted: list[tuple[int, int]]) -> Int64s:
+def matched(found: FoundRows, wanted: list[tuple[int, int]]) -> Int64s:
     return found.take(found.plan(Distinct.of(keys(wanted)))).sequence
 
 
@@ -212,7 +212,7 @@ def test_each_stored_row_serves_one_row_of_its_content(
 ) -> None:
     found = table(stored)
     first, second = wanted[:cut], wanted[cut:]
-    sequences = [int(s) for some in (first, second) if some for s in served(found, some)]
+    sequences = [int(s) for some in (first, second) if some for s in matched(found, some)]
     used = [s for s in sequences if s >= 0]
     assert len(set(used)) == len(used)
     assert all(stored[s - 101] == row for s, row in zip(sequences, first + second, strict=True) if s >= 0)
@@ -257,7 +257,7 @@ def test_a_repeated_task_gets_what_its_first_attempt_has_claimed(
     expected = sorted(first.take(plan).sequence.tolist())
     again.claim(claimed, mine=True)
     again.claim(Distinct.of(keys(CONTENTS * others)), mine=False)
-    assert sorted(served(again, wanted).tolist()) == expected
+    assert sorted(matched(again, wanted).tolist()) == expected
 
 
 @given(st.sets(st.integers(0, 12)), st.integers(1, 8))
@@ -288,7 +288,7 @@ def test_a_row_takes_24_bytes_at_most(partition: int, number: int, each: int) ->
     assert found.nbytes == each * len(found)
     one = found.take(found.plan(Distinct.of(last)))
     assert (one.sequence.tolist(), one.partition.tolist(), one.number.tolist()) == ([5 * n], [partition], [number])
-    assert found.plan(Distinct.of(last)).want.tolist() == [1], "it serves one row"
+    assert found.plan(Distinct.of(last)).want.tolist() == [1], "it matches one row"
 
 
 def test_a_claim_has_a_bounded_number_of_contents() -> None:

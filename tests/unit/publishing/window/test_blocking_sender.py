@@ -11,7 +11,7 @@ from mama_spark.contracts.bridge import PollResult, ValidationResult
 from mama_spark.contracts.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.blocking_sender import BlockingSender
 from mama_spark.publishing.window.flight import FlightState
 

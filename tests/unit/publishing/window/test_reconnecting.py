@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from mama_spark.contracts.backoff import RECONNECT
 from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.publishing.window.reconnecting import OutageTimer, ReconnectingBridge
+from mama_spark.publishing.window.outage_timer import OutageTimer
+from mama_spark.publishing.window.reconnecting import ReconnectingBridge
 
 from tests.support.tables import each
 

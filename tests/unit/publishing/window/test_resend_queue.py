@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from mama_spark.contracts.message import Int64s
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.resend_queue import ResendQueue

@@ -15,7 +15,7 @@ from mama_spark.contracts.errors import (
     PublishError,
     Rejected,
 )
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.rate_limiter import RateLimiter
 from mama_spark.publishing.window.window import PROBE, Window

@@ -27,7 +27,7 @@ from mama_spark.contracts.errors import (
 )
 from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, messages_of
 from mama_spark.publishing.window.outage_detector import OutageDetector

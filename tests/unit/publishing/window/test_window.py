@@ -16,7 +16,7 @@ from mama_spark.contracts.errors import (
     Rejected,
 )
 from mama_spark.contracts.message import Int64s
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import TABLE, FlightState, IllegalFlightStep, Transition, advance
 from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
 from mama_spark.publishing.window.rate_limiter import RateLimiter

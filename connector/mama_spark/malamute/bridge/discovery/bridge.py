@@ -11,7 +11,7 @@ from mama_spark.contracts.errors import ClientClosed
 from mama_spark.contracts.record_log import Bounds
 from mama_spark.discovery import lease_keeper
 from mama_spark.discovery.lease_keeper import Announced, LeaseKeeper, LeaseWithdrawn
-from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, WrittenSnapshot
+from mama_spark.discovery.log_discovery import LogDiscovery, LogOffset, Present, SavedImage
 from mama_spark.discovery.source_expiry import check_ttl, renew_every, state_by_marker
 from mama_spark.malamute.protocol.extensions import Extension, StoreOutcome
 
@@ -23,9 +23,8 @@ class MalamuteLeases:
     """The two subjects of each source: :class:`~mama_spark.discovery.lease_keeper.LeaseStore`.
 
     *How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not,
-    the source was reported OFFLINE or withdrawn; the current message of its subject tells which. A process makes the id
-    of a record from the sequence that it replaces: so it is stored once however many processes write it, and readers
-    see a source come back once.
+    the source was reported OFFLINE or withdrawn; the current message of its subject tells which. The id of a
+    record is derived from the sequence it replaces, so concurrent writers store one copy.
     """
 
     def __init__(self, settings: DiscoverySettings) -> None:
@@ -33,7 +32,7 @@ class MalamuteLeases:
 
     @property
     def client(self) -> DiscoveryClient:
-        """It is open."""
+        """The open client."""
         if not self._client.is_open:
             self._client.open()
         return self._client
@@ -45,7 +44,7 @@ class MalamuteLeases:
         return _stands(one, self._current(one.source)) and self._renew(one)
 
     def wait_until_readable(self, source: SourceKey) -> None:
-        """Nothing: readers find what the broker has acknowledged."""
+        """Do nothing: readers find what the broker has acknowledged."""
 
     def announce(self, one: Announced) -> None:
         self._announce(one, self._current(one.source))
@@ -139,7 +138,7 @@ class MalamuteDiscovery(LogDiscovery):
         return lease_keeper.lease_keeper(self.settings, lambda: MalamuteLeases(self.settings))
 
     def create_streams(self) -> None:
-        """Nothing is missing here."""
+        """Do nothing: no stream is missing here."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
         check_ttl(ttl)
@@ -176,7 +175,7 @@ class MalamuteDiscovery(LogDiscovery):
         return Present(found.identity, found.last, [*self.codec.image(found.messages), end])
 
     def _save(self, token: str, chunks: list[bytes]) -> tuple[int, int]:
-        subject = self.codec.snapshot_subject(token)
+        subject = self.codec.image_subject(token)
         messages = [
             DiscoveryMessage(subject, chunk, Extension(message_id=b"%s-%d" % (token.encode(), i)))
             for i, chunk in enumerate(chunks)
@@ -184,9 +183,9 @@ class MalamuteDiscovery(LogDiscovery):
         runs = self._client.store(messages)
         return runs[0].first, runs[-1].first
 
-    def _saved(self, snapshot: WrittenSnapshot) -> list[bytes]:
-        subject = self.codec.snapshot_subject(snapshot.token)
-        pages = self._client.fetch(snapshot.first - 1, snapshot.last, [subject])
+    def _saved(self, image: SavedImage) -> list[bytes]:
+        subject = self.codec.image_subject(image.token)
+        pages = self._client.fetch(image.first - 1, image.last, [subject])
         return [one.content for page in pages for one in page.messages]
 
     def _events(self, identity: str, first: int, last: int) -> Iterator[list[DiscoveryEvent]]:

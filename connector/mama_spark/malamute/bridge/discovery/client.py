@@ -29,7 +29,7 @@ _END = 2**62
 class DiscoverySettings:
     """Settings of one client; times in seconds.
 
-    :param outage_timeout: that an outage may last before a call fails
+    :param outage_timeout: seconds of an outage after which a call fails
     :param name: bridges of one process with the same name, broker and codec share their renewals
     """
 
@@ -43,7 +43,7 @@ class DiscoverySettings:
 class FoundMessages:
     """One page of stored messages.
 
-    :ivar identity: of the stream; another when it was deleted and created again
+    :ivar identity: identity of the stream; another when it was deleted and created again
     :ivar reached: everything up to this sequence was examined
     :ivar last: sequence of the newest message
     """
@@ -87,7 +87,7 @@ class DiscoveryClient(LogQueries):
             raise
 
     def close(self) -> None:
-        """Never raises. The connection is closed, not given to the next client: it writes to one stream."""
+        """Close the connection, instead of giving it to the next client: it writes to one stream. Never raises."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None:
             pooled.connection.close(1.0 if pooled.connection.connected else 0.0)
@@ -156,7 +156,7 @@ class DiscoveryClient(LogQueries):
         return found
 
     def store(self, messages: Sequence[DiscoveryMessage]) -> list[AckRun]:
-        """As :meth:`put`.
+        """The answers of :meth:`put`.
 
         :raises OutOfResources: one of them is not stored
         """

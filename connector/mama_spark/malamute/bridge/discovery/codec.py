@@ -7,7 +7,7 @@ Any bytes decode to an event or to None. All messages are stored in the broker's
 * ``<topic>.rec.<id>.<name>``: the source record; the broker's marker for it means OFFLINE;
 * ``<topic>.warn.<id>.<name>``: empty, with half the time to live; its marker means SUSPECT.
 
-``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` snapshots that were saved
+``<topic>.event.<id>.<name>`` are events of the source's publishers, ``<topic>.image.<token>`` images that were saved
 for one reader. A source without an id has ``-`` in its place; the name comes last and may have any characters.
 """
 
@@ -59,7 +59,7 @@ class StoredRecord(NamedTuple):
 
     @property
     def expired(self) -> bool:
-        """It is the broker's marker: the message before it was not renewed."""
+        """Whether it is the broker's marker: the message before it was not renewed."""
         return self.headers.get(MARKER) == EXPIRED
 
 
@@ -99,7 +99,7 @@ class DiscoveryCodec:
     """Encodes and decodes the messages below one discovery topic, with which the subjects begin.
 
     :param events: the broker's own stream
-    :param sources: origin of the records of a snapshot
+    :param sources: origin of the records of an image
     """
 
     topic: str = TransportOptions.discovery_topic
@@ -122,7 +122,7 @@ class DiscoveryCodec:
             raise ConfigError(f"the name of a source has at most {most} bytes here, and no NUL: {source.name[:60]!r}")
         return subject
 
-    def snapshot_subject(self, token: str) -> str:
+    def image_subject(self, token: str) -> str:
         return f"{self.topic}.{IMAGE}.{token}"
 
     def parse(self, subject: str) -> tuple[str, SourceKey] | None:

@@ -42,7 +42,7 @@ class EngineSelector:
         return "simple", {}
 
     def _class(self, stream: bytes) -> type[StreamEngine] | None:
-        """None if the engine cannot be loaded, which is reported when the stream is opened."""
+        """The engine's class; None: it cannot be loaded, which is reported when the stream is opened."""
         try:
             return engine_class(self.choose(stream)[0])
         except MamaError:

@@ -93,7 +93,7 @@ class QueriedStore(Protocol):
         ...
 
     def last_of_each(self, after: int, up_to: int, rows: int, max_bytes: int) -> Rows:
-        """As :meth:`scan`, of what :meth:`last_of` finds for any subject.
+        """Rows like those of :meth:`scan`, of what :meth:`last_of` finds for any subject.
 
         :raises BadQuery: the store does not find them
         """

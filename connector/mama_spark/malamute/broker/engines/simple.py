@@ -20,7 +20,7 @@ class SimpleEngine(StreamEngine):
         self._patterns: dict[Hashable, set[bytes]] = {}
 
     def may_end(self) -> bool:
-        """Not an engine that is derived from this one: it may keep more than subscriptions."""
+        """False for an engine that is derived from this one: it may keep more than subscriptions."""
         return type(self) is SimpleEngine and not self._patterns
 
     def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:

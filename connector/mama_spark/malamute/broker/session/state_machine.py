@@ -31,7 +31,7 @@ from ..engines.commands import CancelSubscriptions
 from .clients import OK, ClientSession, Connections, PendingReply, error_frames
 from .deliveries import ClientDeliveries
 from .log_queries import LogQueryServer
-from .mailboxes import Mailboxes
+from .mail_and_services import Mailboxes
 from .publishing import BROKER, Publishing
 from .queues import ByteQueue
 from .settings import Overflow, SessionSettings
@@ -226,8 +226,8 @@ class ServerMachine:
         """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE, CANCEL or SYNC.
 
         :param error: why it refused the pattern
-        :param outcomes: its answer to SYNC
-        :param position: its answer to COMPILE
+        :param outcomes: the engine's answer to SYNC
+        :param position: the engine's answer to COMPILE
         """
         awaited = self.streams.answered(stream)
         client, reply = awaited.client, awaited.reply

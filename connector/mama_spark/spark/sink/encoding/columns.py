@@ -251,7 +251,7 @@ def _check_type(low: str, field: T.StructField) -> None:
 
 
 def _advice(field: T.StructField) -> str:
-    """How to make a string of the column: a cast of a nested value gives text that nothing parses."""
+    """Advice on a string of the column: a cast of a nested value gives text that nothing parses."""
     if isinstance(field.dataType, T.StructType | T.MapType | T.ArrayType | T.VariantType):
         return f'; make it JSON: to_json("{field.name}")'
     return f'; cast it: col("{field.name}").cast("string")'

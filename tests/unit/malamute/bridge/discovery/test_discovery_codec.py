@@ -88,7 +88,7 @@ def test_records_markers_and_events_are_changes_and_the_rest_is_none() -> None:
         (StoredRecord(1, 5, CODEC.subject(EVENT, DESK), b"e", {}), DiscoveryEventKind.EVENT),
         (as_stored(CODEC.warn(DESK, 3.0, 0)), None),
         (as_stored(CODEC.withdrawal(WARN, DESK, b"", 1)), None),
-        (StoredRecord(1, 5, CODEC.snapshot_subject("t"), b"i", {}), None),
+        (StoredRecord(1, 5, CODEC.image_subject("t"), b"i", {}), None),
         (StoredRecord(1, 5, "_else", b"", {}), None),
     ]
     for one, kind in cases:

@@ -265,7 +265,7 @@ class DurableEngine(StoredStreamEngine[Row]):
         return min((due for due in times if due is not None), default=None)
 
     def may_end(self) -> bool:
-        """Not while messages have a time to live, or an age at which they are removed."""
+        """False while messages have a time to live, or an age at which they are removed."""
         return not (self._cursors or self._ttl or (self._store is not None and ages(self._store)))
 
     def _store_markers(self) -> None:

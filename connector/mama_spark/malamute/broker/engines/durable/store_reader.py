@@ -162,7 +162,7 @@ class StoreReader:
             ).fetchall()
 
     def read_ttl(self, after: int, up_to: int, rows: int, max_bytes: int) -> list[Row]:
-        """As :meth:`read`, of the last message of each subject that ever had a time to live
+        """Rows like those of :meth:`read`, of the last message of each subject that ever had a time to live
         (:mod:`mama_spark.malamute.protocol.ttl`), including messages that ended it, unless retention removed them."""
         with self._translated():
             return self._read("standing", after, up_to, rows, max_bytes) if self._has_ttl_table() else []

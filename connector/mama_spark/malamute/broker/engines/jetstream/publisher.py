@@ -25,7 +25,7 @@ from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.malamute.protocol.credit import MESSAGE_OVERHEAD
 from mama_spark.malamute.protocol.extensions import StoreOutcome
 from mama_spark.malamute.protocol.ttl import ttl_request_of
-from mama_spark.options.window import RetryPolicy, WindowConfig
+from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.outage_reporter import WarningTimer
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, array_of

@@ -83,7 +83,7 @@ class StoredLog:
         return self._state
 
     def last_sequence(self) -> int | None:
-        """None if nobody tells it now; errors as :meth:`refresh`."""
+        """The last sequence; None if nobody tells it now; errors as :meth:`refresh`."""
         with suppress(Unavailable):
             return self.refresh().bounds.last
         return None
@@ -100,7 +100,7 @@ class StoredLog:
         return [] if records is None else decode_records(records, self.prefix, self.log_name)
 
     def close(self) -> None:
-        """Never raises."""
+        """Close the log; never raises."""
         self._logs.close()
 
     @property

@@ -24,7 +24,7 @@ def is_retryable(error: PublishError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, how long and after which errors a message is sent again.
+    """The number and time of resends of a message, and the errors after which it is sent again.
 
     :param attempts: sends after the first one; None = as many as the deadline allows
     :param backoffs: seconds before the 1st, 2nd, ... resend; the last one repeats

@@ -41,7 +41,7 @@ def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], 
 
 
 def check_dead_letters(uri: str, storage: dict[str, str], master: str | None) -> list[str]:
-    """As :func:`check_flight_log`, for the option ``deadLetterTable``."""
+    """Findings of :func:`check_flight_log` about the option ``deadLetterTable``."""
     return _check(uri, storage, "deadLetterTable", DEAD_LETTERS, frozenset(), master)
 
 

@@ -11,7 +11,7 @@ import pytest
 from mama_spark.contracts.errors import ConfigError, NoResponders, Rejected, Unavailable
 from mama_spark.nats.connection.requests import Denials, ExpectedAnswers
 from mama_spark.nats.error_codes import NO_RESPONDERS
-from mama_spark.nats.jetstream import retry, streams
+from mama_spark.nats.jetstream import request_retry, streams
 from mama_spark.nats.jetstream.answers import NO_STREAM, ApiError, ApiForbidden
 from mama_spark.nats.jetstream.client import AT_ONCE, JetStream
 from mama_spark.nats.protocol.parser import Frame
@@ -152,7 +152,7 @@ def test_what_an_attempt_gets_after_a_lost_connection_may_have_holes_and_does_no
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays pass at once."""
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+    monkeypatch.setattr(request_retry, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
 
 
 @pytest.mark.parametrize("passing", [Unavailable("silence"), NoResponders("s"), error(503, 10008), error(500, 1), b"?"])

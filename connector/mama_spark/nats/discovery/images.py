@@ -1,4 +1,4 @@
-"""Snapshots of the sources: taken, stored in the stream of events for one reader, and read back."""
+"""Images of the sources: taken, stored in the stream of events for one reader, and read back."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
 from mama_spark.contracts.headers import MSG_ID
-from mama_spark.discovery.snapshot_codec import CHUNK, blocks, pack, unpack
+from mama_spark.discovery.image_codec import CHUNK, blocks, pack, unpack
 
 from ..protocol.direct_get import StoredMessage
 from ..protocol.headers import TTL
 from .events import image_of
 from .layout import LIVE
-from .offsets import ABSENT, DiscoveryOffset, SavedSnapshot, SnapshotRange, StreamCreationTimes
+from .offsets import ABSENT, DiscoveryOffset, ImageRange, StoredImage, StreamCreationTimes
 from .streams import DiscoveryStreams, StreamWatch
 
 _PART = MSG_ID  #: a chunk may be stored twice after a lost acknowledgement
 
 
-class Snapshots:
+class Images:
     def __init__(self, watch: StreamWatch) -> None:
         self._watch, self._api, self._layout = watch, watch.api, watch.layout
 
@@ -52,7 +52,7 @@ class Snapshots:
         """Take an image and store it; the returned offset refers to it."""
         streams = self._watch.refresh()
         if not streams.complete:
-            empty = SavedSnapshot("", 1, 0, (0, ""), 0, 0, 0, streams.now)
+            empty = StoredImage("", 1, 0, (0, ""), 0, 0, 0, streams.now)
             return DiscoveryOffset.in_image(empty, none_yet(streams), 1).as_json()
         self._watch.warn_without_advisories()
         mark = self._watch.write_mark()
@@ -64,9 +64,7 @@ class Snapshots:
             advisories = before.advisories
         else:
             advisories = self._watch.last_advisory() if before is None else 0
-        written = SavedSnapshot(
-            token, len(changes), last, mark, advisories, sequences[0], sequences[-1], changes[-1].at
-        )
+        written = StoredImage(token, len(changes), last, mark, advisories, sequences[0], sequences[-1], changes[-1].at)
         image_read = len(changes) if limit is None else min(limit, len(changes))
         return DiscoveryOffset.in_image(written, generations, image_read).as_json()
 
@@ -78,7 +76,7 @@ class Snapshots:
             for i, part in enumerate(pack(changes, chunk))
         ]
 
-    def read(self, part: SnapshotRange) -> Iterator[list[DiscoveryEvent]]:
+    def read(self, part: ImageRange) -> Iterator[list[DiscoveryEvent]]:
         """Events of a stored image; a gap if it is not kept any more."""
         image, layout, chunks = part.image, self._layout, dict[str, bytes]()
         if not image.token:
