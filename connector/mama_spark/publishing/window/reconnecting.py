@@ -1,4 +1,4 @@
-"""A bridge that is opened when it is first needed, and opened again after an outage; and how long readers retry."""
+"""Opens a bridge when it is first needed and again after an outage, and limits the retries of readers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """Limits retries in an outage to ``timeout`` seconds since the last success, with waits between them
-    (:data:`~mama_spark.contracts.backoff.RECONNECT`)."""
+    """Limits the retries of an outage to ``timeout`` seconds after the last success; ``RECONNECT`` sets the waits."""
 
     def __init__(
         self,
@@ -38,14 +37,14 @@ class OutageTimer:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """Whatever fails from now on is a new outage."""
+        """End the outage: the next error begins a new one."""
         self._until = self._clock() + self._timeout
         self._delays.reset()
 
     def wait(self, error: MamaError) -> None:
         """Sleep before the next attempt.
 
-        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
+        :raises MamaError: ``error``, if it is not retryable or the outage would exceed ``timeout``
         """
         from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
@@ -56,8 +55,8 @@ class OutageTimer:
 
 
 class ReconnectingBridge(Generic[B]):
-    """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
-    call fails after ``timeout`` seconds of an outage."""
+    """Bridge that ``make`` gives, opened when needed and again after a retryable error; for one thread. A call fails
+    after ``timeout`` seconds of an outage."""
 
     def __init__(
         self,
@@ -71,10 +70,10 @@ class ReconnectingBridge(Generic[B]):
         self._bridge: B | None = None
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
-        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
+        """``work(bridge)``; repeated as a whole on a new bridge after retryable errors.
 
-        :param timeout: for this call, instead of that of all calls
-        :raises MamaError: the last one
+        :param timeout: seconds for this call; None = those of the bridge
+        :raises MamaError: the last error
         """
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
@@ -103,9 +102,9 @@ class ReconnectingBridge(Generic[B]):
 
 
 def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times, with the logs that the options name.
+    """The result of ``question`` about the logs that the options name; it may be called several times.
 
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
+    :raises MamaError: the last error, after ``waitTimeout`` without an answer; at once if it is not retryable
     """
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:
