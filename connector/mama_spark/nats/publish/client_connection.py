@@ -1,7 +1,7 @@
 """The caller's nats-py client, on the caller's event loop: publishes by its public calls, and polls the state of its
 connection, because its callbacks are the caller's.
 
-Bytes unwritten at a disconnect are discarded, so that no send follows a reconnect unknown to the publisher's window.
+Bytes unwritten at a disconnect are discarded: nothing unknown to the publisher's window is sent after a reconnect.
 """
 
 from __future__ import annotations
