@@ -46,7 +46,7 @@ from .parser import Frame, PartialFrame, ProtocolError, read_frame
 #: Takes complete messages of one subscription from an offset on; returns the offset of what it did not take.
 Take = Callable[[bytes, int], int]
 
-PING_INTERVAL = 20.0  #: seconds of silence after which a server that no caller waits for gets a PING
+PING_INTERVAL = 20.0  #: seconds of silence after which a server that nobody waits for is asked whether it is there
 SILENCE = 1.0  #: the same where somebody waits: longer than most answers take, so that it is rarely asked in vain
 #: Seconds without a byte after a PING, and since anything up to it moved on: the connection is stale. A live
 #: server answers within a round trip, whatever it does meanwhile; a link and a machine may pause for a few seconds. No

@@ -1,4 +1,4 @@
-"""Stored rows of a batch in one stream, as a multiset: each settles one row of the repetition. Pure.
+"""Rows of a batch that were found in a stream, as a multiset: each matches one row of the repetition. Pure.
 
 A row takes 18 to 24 bytes: 96 bits of its content's hash, its sequence (as offset), and the partition and number of its
 id, in as few bytes as its run needs. New rows go into columns of half a million rows, allocated once; full columns
@@ -59,7 +59,7 @@ class Found:
 
     @property
     def rows(self) -> Bools:
-        """True for settled rows."""
+        """The settled rows."""
         served: Bools = self.sequence >= 0
         return served
 
@@ -271,10 +271,10 @@ class FoundRows:
 
 
 class Plan:
-    """Stored rows chosen for rows.
+    """Stored rows that could settle rows.
 
-    :ivar want: number of rows of each content without a stored row yet; ``new``: of stored rows to claim
-    :ivar served: (run, rows, places in the run)
+    :ivar want, new: rows of each content that nothing serves yet; that must be claimed
+    :ivar served: (run, rows, places)
     """
 
     def __init__(self, found: FoundRows, rows: Distinct) -> None:

@@ -110,10 +110,10 @@ ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """Stored rows that one attempt can match, by stream; each settles one row.
+    """Stored rows that one attempt can match, by stream; each matches one row.
 
     :param partition: number of the attempt's partition
-    :param shared: stored rows of earlier runs may belong to other partitions: they are claimed before they settle a row
+    :param shared: stored rows of earlier runs may belong to other partitions: they are claimed before they match a row
     :ivar streams: streams whose markers name this attempt
     """
 
@@ -171,7 +171,7 @@ class Matching:
 # --- claims: stored rows of earlier runs, each reserved for one partition of this run ---------------------------------
 #
 # If a run has another number of partitions than the run before, two of its partitions may hold equal rows while only
-# one is stored, under an id that names neither. So a task claims a stored row before it settles a row with it. The
+# one is stored, under an id that names neither. So a task claims a stored row before it matches a row with it. The
 # claims of a run form one log beside the markers: keys ``claim.0``, ``claim.1``, ..., each written by compare-and-set,
 # so all tasks see one order. A claim takes a number of rows of each content for one partition: the first free ones, so
 # all tasks that have read the same stored rows agree on them. A repeated task reuses the claims of its partition. A

@@ -23,10 +23,10 @@ The states of one partition and stream, in the order in which an attempt passes 
 *Nothing is published before both markers are stored*. So the rows of this batch lie behind the sequence in the batch
 marker, and a marker of this batch proves that rows may be stored. A first attempt of a first run reads nothing back.
 
-**Why a row is not lost.** A row is settled without a send only by a message, or row of a pack, with its content that
-was read from the stream, and each stored row settles one row: within a partition by :class:`.found_rows.FoundRows`,
-between partitions by claims (:mod:`.matching`). Any other row is published, under an id that no stored message of this
-partition has, so no broker drops it as a duplicate.
+**Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
+read from the stream, and each stored row matches one row: within a partition by :class:`.found_rows.FoundRows`, between
+partitions by claims (:mod:`.matching`). Otherwise it is published, with an id that no stored message of this partition
+has, so no broker drops it as another row.
 
 **Why a row is not doubled.** Attempts at a partition follow one another. The owner renews its task marker, and stops
 sending after a lease without a renewal; the next attempt changes the marker only after it has stood still for a lease,
@@ -46,7 +46,7 @@ or lost, so that one copy of it exists at a time. The broker's memory of ids is 
 the repetition stores are read back from that end on. (A stream that has grown again since lacks only what it lost.)
 
 **Another number of partitions** moves rows to other tasks. Every task reads all that earlier runs have stored of the
-batch, and *claims* a stored row before it settles a row with it: see :mod:`.matching`. Messages of a run lie behind the
+batch, and *claims* a stored row before it matches a row with it: see :mod:`.matching`. Messages of a run lie behind the
 end in its batch marker, so no task claims a row that another task of this run has just published.
 
 **Limits of the guarantee**: messages removed before they are read back (the write fails, or publishes all, by

@@ -237,7 +237,7 @@ class BatchSession:
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_letters(self, letters: MessageBatch) -> list[StoredFlights]:
-        """Dead letters that are stored, found by their ids.
+        """The dead letters that are stored under the same id.
 
         :raises ConfigError, Unavailable: see :meth:`begin`
         """

@@ -61,7 +61,7 @@ class FlightAccounts:
         self._settle(flights, rows, Transition.FAIL, now)
 
     def find(self, flights: FlightBatch, stored: StoredFlights, now: float) -> None:
-        """Acknowledge queued or waiting flights as duplicates: their rows are stored already."""
+        """Rows of queued or waiting flights are stored already: they are acknowledged as duplicates, without a send."""
         rows = stored.rows
         if not len(rows):
             return

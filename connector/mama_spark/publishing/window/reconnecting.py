@@ -1,4 +1,4 @@
-"""Opens a bridge when it is first needed and again after an outage, and limits the retries of readers."""
+"""A bridge that is opened when it is first needed, and opened again after an outage; and how long readers retry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class OutageTimer:
-    """Limits the retries of an outage to ``timeout`` seconds after the last success; ``RECONNECT`` sets the waits."""
+    """Limits retries in an outage to ``timeout`` seconds since the last success, with waits between them
+    (:data:`~mama_spark.contracts.backoff.RECONNECT`)."""
 
     def __init__(
         self,
@@ -37,14 +38,14 @@ class OutageTimer:
         self.succeeded()
 
     def succeeded(self) -> None:
-        """End the outage: the next error begins a new one."""
+        """Whatever fails from now on is a new outage."""
         self._until = self._clock() + self._timeout
         self._delays.reset()
 
     def wait(self, error: MamaError) -> None:
         """Sleep before the next attempt.
 
-        :raises MamaError: ``error``, if it is not retryable or the outage would exceed ``timeout``
+        :raises MamaError: ``error``, if it is not worth another attempt or the outage would last too long
         """
         from .retry import may_resend  # not needed by a planner of Spark, which loads this module
 
