@@ -235,7 +235,7 @@ class FoundRows:
         return plan
 
     def take(self, plan: Plan) -> Found:
-        """Settle rows with the stored rows of a plan; the table must be unchanged since :meth:`plan`."""
+        """Match rows with the stored rows of a plan; the table must be unchanged since :meth:`plan`."""
         n = len(plan.rows.order)
         found = Found.nothing(n)
         for run, rows, places in plan.served:
