@@ -26,7 +26,7 @@ from mama_spark.contracts.errors import (
 
 from .subjects import to_allow
 
-#: Of an answer without payload: nobody subscribes to the subject. In an ``ApiError``: JetStream is off there.
+#: Status of an answer without payload: no subscriber to the subject. In an ``ApiError``: JetStream is off there.
 NO_RESPONDERS = 503
 STORE_FAILED = 10077
 NOT_BATCHED = 10205
@@ -48,7 +48,7 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     10071: ExpectationFailed,  # expected last sequence
     10074: Rejected,  # replicas without a cluster
     10076: OutOfResources,  # JetStream not enabled
-    STORE_FAILED: OutOfResources,  # for what reason the text says: see _OF_STORE
+    STORE_FAILED: OutOfResources,  # the text tells the reason: see _OF_STORE
     10097: TooLarge,  # header block larger than 64 KiB
     10109: Rejected,  # sealed
     10111: Rejected,  # rollup not permitted, or of another value
@@ -64,13 +64,13 @@ BY_CODE: Mapping[int, type[PublishError]] = {
     NOT_BATCHED: Rejected,  # fast ingest is off
     10206: Rejected,  # fast ingest: pattern
     10207: Rejected,  # fast ingest: id
-    UNKNOWN_BATCH: OutcomeUnknown,  # fast ingest: what came after the last flow ack is unknown
+    UNKNOWN_BATCH: OutcomeUnknown,  # fast ingest: unknown outcome of messages after the last flow ack
     10210: RateLimited,  # too many atomic batches
     10211: RateLimited,  # too many fast batches
 }
 
-#: Texts, in lower case, of a store that works and does not take a message: its stream is full (discard new), or the
-#: message is larger than a file store takes. Others tell of a store that is closed, or cannot write.
+#: Texts, in lower case, of a working store that takes no message: its stream is full (discard new), or the message is
+#: larger than a file store takes. Others tell of a store that is closed, or cannot write.
 _OF_STORE: Mapping[str, type[PublishError]] = {
     "maximum messages exceeded": Rejected,
     "maximum bytes exceeded": Rejected,

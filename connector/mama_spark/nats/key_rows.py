@@ -34,7 +34,7 @@ COLUMNS = {
 _KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
 _HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
-#: They would store another change than the columns say.
+#: Headers that would store another change than the columns.
 _RESERVED = {
     **dict.fromkeys((kv.OPERATION.lower(), kv.ROLLUP.lower()), "use the column operation"),
     EXPECTED_LAST.lower(): "use the column expectedRevision",
@@ -42,15 +42,15 @@ _RESERVED = {
 
 
 class Bucket:
-    """Where the keys of a bucket are written; asks the server when that is first needed. ``timeout`` in seconds;
-    ``wait``: go on asking while the middleware does not answer."""
+    """Subjects of the keys of a bucket, asked of the server at first use. ``timeout``: seconds; ``wait``: ask again
+    while the middleware does not answer."""
 
     def __init__(self, name: str, settings: NatsSettings, *, timeout: float, wait: bool) -> None:
         self._name, self._settings, self._timeout, self._wait = name, settings, timeout, wait
 
     @cached_property
     def subject_head(self) -> str:
-        """The part of a subject before the key.
+        """Part of a subject before the key.
 
         :raises ConfigError: there is no such bucket
         :raises Unavailable: no answer
@@ -85,8 +85,8 @@ class Bucket:
 class KeyCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`.
 
-    :param subject_head: returns what precedes a key
-    :param ttl: seconds that values stay whose row does not say it; None = as the bucket says
+    :param subject_head: returns the part of a subject before the key
+    :param ttl: lifetime in seconds of values whose row has none; None = that of the bucket
     """
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS
@@ -163,7 +163,7 @@ class KeyCodec:
 
 
 def _texts(column: pa.Array | None, n: int) -> pa.Array:
-    """A column as bytes, which a text of Spark may be; nulls where there is none."""
+    """A binary or string column as bytes; nulls without a column."""
     return pa.nulls(n, pa.large_binary()) if column is None else column.cast(pa.large_binary())
 
 

@@ -1,7 +1,7 @@
-"""Markers in a JetStream stream, and the message ids of other streams.
+"""Keeps markers in a JetStream stream, and reads the message ids of other streams.
 
 The stream of the markers keeps the last message of each subject, ``<stream>.<key>``. Markers are read from its leader,
-and written with the header ``Nats-Expected-Last-Subject-Sequence``: only if nobody has written that marker meanwhile.
+and written with the header ``Nats-Expected-Last-Subject-Sequence``: refused if the marker has changed meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ID = f"\r\n{MSG_ID}: ".encode()
 class NatsBatchLedger:
     """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
 
-    :param timeout: seconds that nobody may answer before :class:`~mama_spark.contracts.errors.Unavailable`
+    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
     def __init__(self, settings: NatsSettings, timeout: float) -> None:
@@ -57,7 +57,7 @@ class NatsBatchLedger:
         return f"<NatsBatchLedger {self._place}, {self._logs!r}>"
 
     def open(self) -> None:
-        """The first :meth:`marker` makes the stream."""
+        """Connect; the first :meth:`marker` makes the stream."""
         self._logs.connect()
         try:
             connection = self._logs.connection()
@@ -68,7 +68,7 @@ class NatsBatchLedger:
             raise
 
     def _check_place(self, connection: SocketConnection) -> None:
-        """:raises ConfigError: the stream of the markers, which somebody else has made, would lose some"""
+        """:raises ConfigError: the stream of the markers, which others have made, would lose some"""
         known = f"whether {self._place} keeps markers"
         if connection.cached(known) is not None:
             return
@@ -78,7 +78,7 @@ class NatsBatchLedger:
             connection.cache(known, True)
             return
         except ApiError:
-            return  # it is missing, and will be made
+            return  # a missing stream will be made
         try:
             require_newest(info)
             if not any(covers(subject, f"{self._place}.>") for subject in info.subjects):
@@ -114,7 +114,7 @@ class NatsBatchLedger:
         return names
 
     def _check(self, name: str) -> None:
-        """:raises ConfigError: what is stored in this stream cannot be read back"""
+        """:raises ConfigError: stored messages of this stream cannot be read back"""
         known = self._router.cache.streams.get(name)
         if known is not None:
             require_log(name, known.retention)
@@ -138,7 +138,7 @@ class NatsBatchLedger:
         return self._ask([key], [])[0][0]
 
     def markers_and_bounds(self, stream: str, keys: Sequence[str]) -> tuple[list[Marker], Bounds]:
-        """All is asked at once."""
+        """Asks for all at once."""
         markers, infos = self._ask(keys, [stream])
         info = infos[0]
         there = None if isinstance(info, MamaError) else StreamInfo.of(info)  # else it is asked again for the error
@@ -175,7 +175,7 @@ class NatsBatchLedger:
         with contextlib.suppress(MamaError):
             connection = self._logs.connection()
             if connection.up:
-                connection.publish(subject, value, headers=headers)  # whoever comes next waits a little if it is lost
+                connection.publish(subject, value, headers=headers)  # if it is lost, the next attempt waits a little
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         subject, headers = f"{self._place}.{key}", self._expecting(revision)

@@ -91,7 +91,7 @@ class NatsSettings:
 
     @classmethod
     def from_options(cls, o: TransportOptions) -> Self:
-        """Settings from the options of a transport, and of publishing from those of a sink."""
+        """Settings from the options of a transport; with publishing, from those of a sink."""
         names, more = [*NATS_CONNECTION, "connect_timeout"], dict[str, Any]()
         if isinstance(o, ReadOptions):
             more["retry_deadline"] = o.wait_timeout
@@ -150,7 +150,7 @@ class NatsSettings:
 
     @property
     def connection_key(self) -> tuple[object, ...]:
-        """Transports with equal keys share connections."""
+        """Key by which transports share connections."""
         return (
             *(getattr(self, name) for name in NATS_CONNECTION),
             *(self.servers, self.name),

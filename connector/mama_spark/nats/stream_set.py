@@ -1,9 +1,9 @@
 """Stream sets: streams side by side that share the topics of a write. Pure.
 
-A topic belongs to the member with the number ``partition(topic)``, which is what the server's own subject mapping
-``{{partition(n)}}`` gives (FNV-1a of the whole subject, modulo n): other programs come to the same member when the
-account maps their subjects. A message travels to ``stream-set.<set>.<number>.<topic>``, which the member takes; the
-subject transform of the member takes this prefix away again, so that the topic is stored as it was given.
+A topic belongs to the member with the number ``partition(topic)``, as the server's own subject mapping
+``{{partition(n)}}`` computes it (FNV-1a of the whole subject, modulo n): other programs reach the same member when the
+account maps their subjects. A message travels to ``stream-set.<set>.<number>.<topic>``, which the member takes; its
+subject transform removes this prefix, so that the topic is stored as given.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StreamSet:
 
     @property
     def longest_prefix(self) -> int:
-        """Bytes that are put before a topic, at most."""
+        """Maximum number of bytes put before a topic."""
         return len(self._prefixes[-1])
 
     def streams_of(self, topics: Sequence[str]) -> list[str]:
@@ -49,9 +49,8 @@ class StreamSet:
         return self.streams.name(int(subject.split(".", 3)[2]))
 
     def route(self, topics: pa.DictionaryArray) -> tuple[pa.DictionaryArray, Int64s]:
-        """The subjects of messages with these topics (without nulls), and the order in which they are sent: messages of
-        one member stand together, messages of a topic keep their order. So members store, and acknowledge, many at a
-        time."""
+        """Subjects of messages with these topics (without nulls), and the order in which to send them: by member, with
+        the order of each topic kept, so that members store, and acknowledge, many at a time."""
         names = topics.dictionary
         values = names.buffers()[2]
         key = (values.address if values else 0, names.offset, len(names))

@@ -1,6 +1,6 @@
 """Matches subjects with streams, reduces the filters of consumers, and names the consumers of this package. Pure.
 
-What can be published to and what wildcards stand for is decided in :mod:`mama_spark.contracts.topics`.
+:mod:`mama_spark.contracts.topics` tells which topics can be published to, and what wildcards match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mama_spark.contracts.topics import TopicFilter, covers, overlap
 CONSUMER_PREFIX = "mama-"
 #: Name prefixes of consumers that are no readers: those of this package, and those of sources and mirrors.
 NO_READERS = (CONSUMER_PREFIX, "JS_SRC_", "JS_MIRROR_")
-#: Metadata (NATS ADR-33) of a consumer that only shows the progress of a query; nobody reads through it.
+#: Metadata (NATS ADR-33) of a consumer that only shows the progress of a query, and is not read from.
 PROGRESS_METADATA = {"mama-spark": "progress"}
 
 
@@ -60,7 +60,7 @@ class Filters:
             self.add(subject, owner)
 
     def add(self, subject: str, owner: str) -> None:
-        """A filter with wildcards that is there keeps the owner that it has."""
+        """Add a filter; an equal one with wildcards keeps its owner."""
         wanted = TopicFilter.parse(subject)
         if wanted.literal:
             self._literal[subject] = owner
@@ -130,7 +130,7 @@ def made_by(destination: str) -> str:
     """Filter of the subjects that a subject transform (NATS ADR-30) with this destination makes."""
     made: list[str] = []
     for token in destination.split("."):
-        if re.match(r"\{\{\s*(split|slice)", token, re.IGNORECASE):  # which makes several tokens of one
+        if re.match(r"\{\{\s*(split|slice)", token, re.IGNORECASE):  # it makes several tokens of one
             return ".".join([*made, ">"])
         made.append("*" if re.match(r"\{\{|\$\d", token) else token)
     return ".".join(made)
@@ -138,7 +138,7 @@ def made_by(destination: str) -> str:
 
 def filters_of(topics: Iterable[str]) -> list[str]:
     """The topics without those that another topic covers: the server rejects a consumer with overlapping filters (NATS
-    ADR-34). One that the stream never stores does no harm."""
+    ADR-34). A topic that the stream never stores does no harm."""
     kept: list[str] = []
     for topic in dict.fromkeys(topics):
         if not any(covers(k, topic) for k in kept):

@@ -40,7 +40,7 @@ class PublishOptions:
             raise ConfigError("expected_last_subject_sequence_subject needs expected_last_subject_sequence")
 
     def headers(self) -> Headers:
-        """The same as ``Nats-Expected-*`` headers."""
+        """The expectations as ``Nats-Expected-*`` headers."""
         named = {
             "Nats-Expected-Stream": self.expected_stream,
             "Nats-Expected-Last-Msg-Id": self.expected_last_msg_id,

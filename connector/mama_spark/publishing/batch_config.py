@@ -22,7 +22,7 @@ class OnOutage(Enum):
     FAIL_AT_GAP = "fail_at_gap"
     """The same, and already at the first message that times out: with ``policy.ordered``, later ones would overtake its
     repetition."""
-    FAIL_ROWS = "fail_rows"  #: go on: what waits, and what comes, fails until the middleware takes messages again
+    FAIL_ROWS = "fail_rows"  #: go on: waiting and new messages fail until the middleware takes messages again
     WAIT = "wait"  #: neither end nor fail: wait until messages are stored again
     WAIT_AT_GAP = "wait_at_gap"  #: the same, and end at the first message that times out nevertheless
 
@@ -35,7 +35,7 @@ class OnOutage(Enum):
         return self in (OnOutage.FAIL_AT_GAP, OnOutage.WAIT_AT_GAP)
 
     def at_last(self, timeout: float) -> str:
-        """Text: the consequence if the outage lasts, which is declared after ``timeout`` seconds; infinite = never."""
+        """Text: what follows if the outage lasts, which is declared after ``timeout`` seconds; infinite = never."""
         if math.isinf(timeout):
             return "waiting until messages are stored again"
         return f"after {timeout:g} s {'the messages fail' if self is OnOutage.FAIL_ROWS else 'the write gives up'}"
@@ -68,13 +68,13 @@ class BatchConfig:
 class BatchHooks:
     """Callbacks of a batch publisher, on its thread.
 
-    :param open_bridge: called before any other: opens the bridge and returns the rules for what it can do, in place of
-        ``policy``. None = the bridge is open
-    :param awaited: whether someone waits for answers before there can be more messages: then the middleware is asked
-        for them once all is sent
+    :param open_bridge: called first: opens the bridge, and returns the rules for its capabilities, in place of
+        ``policy``; None = the bridge is open
+    :param awaited: whether new messages must wait for answers: then the middleware is asked for them after the last
+        send
     :param outgoing: see :class:`~mama_spark.publishing.window.send_loop.SendLoop`
     :param on_event: gets events of the transport before the publisher reacts to them
-    :param on_resend: gets the reason why messages must be sent again, at most once a round
+    :param on_resend: gets the reason of resends, at most once a round
     """
 
     open_bridge: Callable[[], WindowConfig] | None = None
@@ -85,7 +85,7 @@ class BatchHooks:
 
 
 class SendGuard(StoredCheck, Protocol):
-    """Says whether this publisher is still the one that publishes these messages."""
+    """Tells whether this publisher may still send these messages."""
 
     @property
     def expired(self) -> bool:
@@ -98,9 +98,9 @@ class SendGuard(StoredCheck, Protocol):
         ...
 
     def may_send(self) -> bool:
-        """False: not now; it is asked again soon. Unavailable: never again: another publisher has taken over."""
+        """Whether to send now; asked again soon. Unavailable: another publisher has taken over for good."""
         ...
 
     def all_answered(self) -> None:
-        """The publisher has ended, and nothing that it sent may be stored later."""
+        """Note that the publisher has ended, and that none of its messages can be stored later."""
         ...

@@ -2,7 +2,7 @@
 
 All calls to the bridge but ``close`` (and ``open``, unless it is left to the publisher) come from the publisher's
 thread, so that acknowledgements, timeouts and resends go on while the caller is busy in Spark's row iterator. The next
-:meth:`BatchPublisher.put`, or ``drain``, raises what ``prepare`` or the bridge raised.
+:meth:`BatchPublisher.put`, or ``drain``, raises an error of the bridge.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from .window.window import Window
 
 logger = logging.getLogger("mama_spark")
 
-_RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of what the bridge did not take
-_MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds, while a new batch may come, which cannot interrupt the wait
+_RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of messages that the bridge did not take
+_MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds of a wait that a new batch cannot interrupt
 _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 
@@ -64,9 +64,9 @@ class BatchPublisher:
     """Takes Arrow batches and reports settled columns; no object a message.
 
     :param bridge: open, or opened by ``hooks.open_bridge``; it stays open
-    :param on_finished: called on the publisher's thread with every batch whose flights are all settled; its messages
-        and context are dropped afterwards, so that they can be freed. An exception in it ends the publisher.
-    :param guard: asked before anything is sent; None = anything may be sent
+    :param on_finished: called on the publisher's thread with every settled batch, whose messages and context are
+        dropped afterwards, to free memory. An exception in it ends the publisher.
+    :param guard: asked before sends; None = all sends are allowed
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class BatchPublisher:
         return flights
 
     def wait_settled(self) -> None:
-        """Returns when every batch so far was given to ``on_finished``; more may follow.
+        """Wait until every batch so far was given to ``on_finished``; more may follow.
 
         :raises BackgroundTaskFailed: as :meth:`put`
         """
@@ -179,7 +179,7 @@ class BatchPublisher:
         self.check()
 
     def drain(self) -> None:
-        """No more batches; returns when every flight is settled and every batch was given to ``on_finished``.
+        """Take no more batches; wait until every flight is settled and every batch was given to ``on_finished``.
 
         :raises BackgroundTaskFailed: as :meth:`put`
         :raises ClientClosed: :meth:`stop` was called meanwhile
@@ -202,7 +202,7 @@ class BatchPublisher:
             raise BackgroundTaskFailed(f"the publisher ended: {self._death}") from self._death
 
     def stop(self) -> None:
-        """Settle all that is open as failed (``Stopped``, or ``NotPublished`` if never sent) and end the thread."""
+        """Settle all open flights as failed (``Stopped``, or ``NotPublished`` if never sent) and end the thread."""
         with self._changed:
             if not self._ended.is_set():
                 self._stopping = True
@@ -295,7 +295,7 @@ class BatchPublisher:
         return spans
 
     def _finish(self) -> None:
-        """Report finished batches, also those without flights or with rejected ones alone, which no poll returns."""
+        """Report finished batches, also those without flights or with only rejected ones, which no poll returns."""
         touched = {id(flights): flights for flights, _ in self.window.take_settled()}
         with self._changed:
             waiting = {id(queued.flights) for queued in self._queue}
@@ -313,7 +313,7 @@ class BatchPublisher:
     def _receive(self, now: float) -> None:
         window = self.window
         idle = not window.in_flight and not self._queue and window.connected
-        if idle:  # nothing is under way; events of the bridge are polled once a poll_time
+        if idle:  # nothing is in flight; events of the bridge are polled once a poll_time
             pause = self._config.poll_time
             if self._loop.unflushed:
                 pause = max(0.0, min(pause, self._loop.last_send + self._config.flush_after - now))
@@ -328,7 +328,7 @@ class BatchPublisher:
         until = [now + longest]
         wake = window.wake_at()
         if wake is not None:
-            until.append(max(wake, now + _RETRY_FULL_BRIDGE))  # what is due by now was just tried
+            until.append(max(wake, now + _RETRY_FULL_BRIDGE))  # due sends were just tried
         if self._loop.unflushed:
             until.append(self._loop.last_send + self._config.flush_after)
         if self._limiter is not None and self._queue:
@@ -337,8 +337,7 @@ class BatchPublisher:
         self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
-        """Give up all messages when an outage lasts too long; then new ones, except the few probes that show its
-        end."""
+        """Give up all messages when an outage lasts too long; then new ones, but for probes that show its end."""
         declared = self._loop.outage.declared
         ended = self._loop.outage_lasts_too_long(bool(self._queue), now)
         self._reporter.report(now)
@@ -356,7 +355,7 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Sent flights continue."""
+        """Fail queued messages; sent flights continue."""
         with self._changed:
             queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()
@@ -372,7 +371,7 @@ class BatchPublisher:
         self.window.abandon(batches, Stopped(why), NotPublished(why), time.monotonic())
 
     def _die(self, error: BaseException) -> None:
-        """Every flight gets its terminal event and every waiter the reason."""
+        """Settle every flight, and give the reason to every waiter."""
         with self._changed:
             self._death = error
         try:

@@ -1,5 +1,5 @@
-"""Says why nothing is acknowledged: asks the middleware, warns while it lasts, and says when it is over. Also repeats
-what is asked of a middleware that does not answer, where the user wants to wait for it."""
+"""Reports outages: asks the middleware for the cause, warns while they last, and tells their end. Also repeats requests
+to a middleware that does not answer, if the user wants to wait for it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Publishes through outages of any length: for processes that write into one record log for weeks.
 
-Messages are sent in the order in which they came; unacknowledged ones are sent again, through a new bridge where the
-old one ended. The caller waits while others wait, so memory is bounded by what it gives at once. A warning is logged
-when an obstacle begins, every 30 s while it lasts, and when it is over.
+Messages are sent in their order; unacknowledged ones are resent, through a new bridge where the old one ended. The
+caller waits while earlier messages wait, so its own batches bound the memory. A warning is logged when an obstacle
+begins, every 30 s while it lasts, and when it is over.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .window.retry import may_resend_elsewhere
 
 logger = logging.getLogger("mama_spark")
 
-MAX_UNSETTLED_BATCHES = 4  #: write waits while so many batches are not settled
-_ASK_FOR_ANSWERS_AT = 2  #: batches: the answers come while the caller makes others, so that it seldom waits for them
+MAX_UNSETTLED_BATCHES = 4  #: number of unsettled batches at which ``write`` waits
+_ASK_FOR_ANSWERS_AT = 2  #: unsettled batches: answers come while the caller makes more, so it seldom waits
 _FOREVER = 10 * 365 * 86400.0
 _CHECK_INTERVAL = 0.2
 
@@ -42,16 +42,16 @@ OnRejected = Callable[[MessageBatch, Sequence[PublishError]], None]
 class ResilientPublisher:
     """See the module. For one thread, but :attr:`stored`, :attr:`waiting` and ``repr``.
 
-    :param make: a bridge that is not open. What its ``open`` or ``prepare`` rejects ends the first :meth:`write`, and
-        is waited for later.
-    :param max_in_flight: messages that wait for an acknowledgement; 1 where the bridge keeps no order over resends and
-        ``ordered`` is wanted
+    :param make: makes a bridge that is not open. A rejection by its ``open`` or ``prepare`` ends the first
+        :meth:`write`; later ones are waited for.
+    :param max_in_flight: maximum number of unacknowledged messages; 1 to keep the order where the bridge does not keep
+        it over resends
     :param wait_timeout: seconds to wait for the acknowledgement of each send
-    :param flush_after: seconds without a send after which the middleware is asked to answer for what it has; it is
-        asked at once where :meth:`write` may soon have to wait for answers, and by :meth:`drain`
+    :param flush_after: seconds without a send after which the middleware is asked for answers; it is asked at once
+        where :meth:`write` may soon have to wait for them, and by :meth:`drain`
     :param on_rejected: called with messages that the middleware rejected, on another thread
-    :param rows_of: rows of each message, where messages are packs; None: each has one
-    :ivar stored, rejected: rows of messages that were acknowledged, and that the middleware rejected
+    :param rows_of: number of rows of each message, for packs; None = one row each
+    :ivar stored, rejected: number of rows in acknowledged messages, and in those that the middleware rejected
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class ResilientPublisher:
 
     @property
     def waiting(self) -> int:
-        """Rows of messages that were written and are not settled."""
+        """Number of rows in written, unsettled messages."""
         return self._waiting_rows
 
     def write(self, batch: MessageBatch, cancelled: Callable[[], bool] = lambda: False) -> bool:
-        """Queue messages; waits while others wait.
+        """Queue messages; waits while earlier ones wait.
 
         :param cancelled: called while it waits; True ends the wait
-        :returns: False: they were not taken, since ``cancelled`` said so
+        :returns: False = not taken, because ``cancelled`` ended the wait
         :raises ConfigError: the first bridge cannot be opened, or no stream takes the messages
-        :raises Unavailable: nobody answers, at the first time
+        :raises Unavailable: no answer, before any message was stored
         """
         rows = int(self._rows_of(batch).sum())
         while True:
@@ -112,7 +112,7 @@ class ResilientPublisher:
             self._connected(cancelled)
 
     def drain(self, timeout: float) -> bool:
-        """Wait until all is settled; False: not within ``timeout`` seconds."""
+        """Wait until all messages are settled; False: not within ``timeout`` seconds."""
         until = time.monotonic() + timeout
         self._draining = True
         try:
@@ -132,7 +132,7 @@ class ResilientPublisher:
     # --- the connection to the middleware ---
 
     def _connected(self, cancelled: Callable[[], bool]) -> bool:
-        """Whether there is a publisher that works; makes one, and gives it what is not settled."""
+        """Whether a publisher works; makes one if not, and gives it the unsettled messages."""
         if self._publisher is not None:
             try:
                 self._publisher.check()
@@ -184,7 +184,7 @@ class ResilientPublisher:
         )
 
     def _put(self, batch: MessageBatch) -> None:
-        """A publisher that ends meanwhile is replaced by the next :meth:`_connected`."""
+        """Give messages to the publisher; one that ends meanwhile is replaced by the next :meth:`_connected`."""
         assert self._publisher is not None
         try:
             self._publisher.put(batch)

@@ -1,1 +1,1 @@
-"""Connections to NATS servers, of publishers and readers: driven by the threads that use them."""
+"""Connections of publishers and readers to NATS servers, driven by the threads that use them."""

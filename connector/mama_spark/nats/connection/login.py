@@ -1,4 +1,4 @@
-"""Logins at a server: read anew for each connection, so that renewed files count at the next one."""
+"""Logins at a server, read anew for each connection, so that renewed files count at the next one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _PART = re.compile(r"-{3,}BEGIN ([A-Z ]+?)-{3,}\s+([\w.=-]+)\s+-{3,}END")
 
 
 def require_file(option: str, path: str) -> str:
-    """The path.
-
-    :raises ConfigError: there is no such file, or it is the content of one
-    """
+    """The path. ConfigError: there is no such file, or ``path`` is the content of one."""
     if is_content(path):
         raise ConfigError(f"{option} must be the path of a file, and is the content of one")
     if not os.path.isfile(path):
@@ -28,10 +25,10 @@ def require_file(option: str, path: str) -> str:
 
 
 def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str, str]:
-    """The fields of CONNECT. A login of the options counts for all servers, and so does one that all URLs have in
-    common; else that of the server's own URL.
+    """The login fields of CONNECT. A login of the options, or one that all URLs share, is for all servers; otherwise
+    each server gets that of its own URL.
 
-    :raises ConfigError: a file is missing, or is none of a login
+    :raises ConfigError: a file is missing, or holds no login
     """
     s = settings
     if s.credentials is not None:
@@ -53,7 +50,7 @@ def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str
 
 
 def refusal(text: str) -> str:
-    """The refusal of the credentials in the server's words, with the remedy."""
+    """The server's text, with the remedy if it refuses the credentials."""
     if not any(word in text.lower() for word in ("authorization violation", "authentication")):
         return text
     ways = "options user and password, token, nkeySeed, credentials"

@@ -1,4 +1,4 @@
-"""A non-blocking socket to one server: the lookup of its name, what waits to be written, and TLS if it was started."""
+"""A non-blocking socket to one server: name lookup, unwritten bytes, and TLS once it is started."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from typing import Any
 from ..protocol.server_pool import Server
 from .tls import TlsChannel
 
-Addresses = list[tuple[Any, ...]]  #: as of :func:`socket.getaddrinfo`
+Addresses = list[tuple[Any, ...]]  #: of :func:`socket.getaddrinfo`
 
 
 class NameLookup:
-    """Looks up the addresses of a host without waiting, on a thread that ends when the system has answered, which may
-    take half a minute."""
+    """Looks up a host's addresses on a thread, which ends when the system answers, perhaps after half a minute."""
 
     def __init__(self, host: str, port: int) -> None:
         self._found: Addresses | OSError | None = None
-        self.told, theirs = socket.socketpair()  #: readable when there is a result
+        self.told, theirs = socket.socketpair()  #: readable with the result
         thread = threading.Thread(target=self._run, args=(host, port, theirs), name="mama-nats-lookup", daemon=True)
         thread.start()
 
@@ -38,42 +37,39 @@ class NameLookup:
         with told:
             try:
                 self._found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except (OSError, ValueError) as e:  # ValueError: it is no name
+            except (OSError, ValueError) as e:  # ValueError: no valid name
                 self._found = e if isinstance(e, OSError) else OSError(str(e))
 
     def result(self) -> Addresses | None:
-        """None: there is none yet.
-
-        :raises OSError: the name cannot be resolved
-        """
+        """The addresses; None until the lookup ends. OSError: the name cannot be resolved."""
         if isinstance(self._found, OSError):
             raise self._found
         return self._found
 
 
 def numeric(host: str, port: int) -> Addresses | None:
-    """The address of a host that needs no lookup; None: it is a name."""
+    """The address of a host that needs no lookup; None for a name."""
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return None
 
 
-READ_SIZE = 1024 * 1024  #: bytes of one read; less than that is all that has come
-#: Bytes of a read after which the next one is not copied: to copy few is faster than to allocate memory for many.
+READ_SIZE = 1024 * 1024  #: bytes of one read; fewer are all that has come
+#: Bytes of a read after which the next one is not copied: a copy of few is faster than memory for many.
 _MUCH = 128 * 1024
 _ENCRYPTED = 256 * 1024  #: bytes that are encrypted at once, at least
 _MOST_PIECES = min(1024, os.sysconf("SC_IOV_MAX"))
-_FINISH = struct.pack("ii", 0, 0)  #: SO_LINGER: the system sends what it has taken
-_RESET = struct.pack("ii", 1, 0)  #: SO_LINGER: what was not sent is discarded, and the other end gets RST
+_FINISH = struct.pack("ii", 0, 0)  #: SO_LINGER: the system sends the bytes that it has taken
+_RESET = struct.pack("ii", 1, 0)  #: SO_LINGER: unsent bytes are discarded, and the other end gets RST
 Piece = bytes | memoryview
 
 
 class NonBlockingSocket:
-    """Begins to connect when it is made; all calls return at once but :meth:`wait`.
+    """Begins to connect when it is made; all calls but :meth:`wait` return at once.
 
-    :ivar connected: TCP is there
-    :ivar queued: bytes that were to be written, and ``written``: that the system has taken
-    :raises OSError: it cannot be connected to its address
+    :ivar connected: TCP is connected
+    :ivar queued: bytes given to :meth:`write`; ``written``: bytes that the system has taken of them
+    :raises OSError: no address can be connected to
     """
 
     def __init__(self, server: Server) -> None:
@@ -84,7 +80,7 @@ class NonBlockingSocket:
         self._plain = 0  # bytes that are in _encrypted
         self._tls: TlsChannel | None = None
         self.queued = self.written = 0
-        self._taken = self._came = 0  # bytes, of TLS if there is, that the system has taken, and has given
+        self._taken = self._came = 0  # bytes, with TLS encrypted ones, that the system has taken and given
         self._watched = 0  # of queued
         self._watched_taken: int | None = None  # _taken when these were written
         self.connected = self._discards = False
@@ -96,7 +92,7 @@ class NonBlockingSocket:
             self._use(found)
 
     def _use(self, found: Addresses) -> None:
-        random.shuffle(found)  # the first one may be a black hole, for all the time of an attempt
+        random.shuffle(found)  # the first one may be a black hole for the whole attempt
         self._addresses = deque(found)
         self._error: OSError | None = None
         self._dial()
@@ -121,7 +117,7 @@ class NonBlockingSocket:
             return
 
     def _failed(self, error: OSError) -> None:
-        """:raises OSError: there is no other address; a refusal only where all refuse"""
+        """:raises OSError: no address is left; a refusal only if all refuse"""
         if self._error is None or not isinstance(error, ConnectionRefusedError):
             self._error = error
         if not self._addresses:
@@ -146,7 +142,7 @@ class NonBlockingSocket:
 
     @property
     def peer(self) -> str:
-        """Host and port of the other end, in numbers; empty: there is none."""
+        """Host and port of the other end, in numbers; empty = not connected."""
         with contextlib.suppress(OSError):
             host, port = self._socket.getpeername()[:2]
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -157,7 +153,7 @@ class NonBlockingSocket:
         return self._tls is not None and self._tls.secured
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """All that is written and read from here on goes through TLS."""
+        """Send all later bytes, in both directions, through TLS."""
         self._tls = TlsChannel(context, self._server.tls_name)
         self._shake(b"")
 
@@ -169,15 +165,12 @@ class NonBlockingSocket:
             self._encrypted = memoryview(bytes(self._encrypted) + self._tls.to_send())
 
     def write(self, pieces: Iterable[Piece], size: int) -> None:
-        """Write soon; the pieces must not change until then."""
+        """Queue pieces to be written; they must not change until then."""
         self._unsent.extend(pieces)
         self.queued += size
 
     def flush(self) -> None:
-        """Write what the system takes now.
-
-        :raises OSError: the connection broke, or none came about
-        """
+        """Write as much as the system takes now. OSError: the connection broke, or was not made."""
         if not self.connected:
             self._finish_dialling()
         if not self.connected:
@@ -209,7 +202,7 @@ class NonBlockingSocket:
             n -= len(first)
 
     def _encrypt(self) -> bool:
-        """Whether there is anything to write."""
+        """Encrypt the next bytes; false if there are none."""
         if self._tls is None or not (self.secured and self._unsent):
             return False
         pieces: list[Piece] = []
@@ -221,10 +214,7 @@ class NonBlockingSocket:
         return True
 
     def read(self) -> bytes:
-        """The received bytes; empty if there are none.
-
-        :raises OSError: the connection has ended, or TLS failed
-        """
+        """The received bytes, perhaps none. OSError: the connection has ended, or TLS failed."""
         if not self.connected:
             return b""
         try:
@@ -241,20 +231,20 @@ class NonBlockingSocket:
         return data if self._tls is None else self._shake(data)
 
     def wait(self, timeout: float) -> None:
-        """Until something can be read, what waits can be written, or ``timeout`` seconds have passed. Threads may wait
-        at once, and while another one does what it does to the socket, also close it."""
+        """Wait until the socket is readable, or writable for unsent bytes, at most ``timeout`` seconds. Other threads
+        may wait, write, read and close it meanwhile."""
         pending = self._encrypted or (self._unsent and (self._tls is None or self.secured))
         waits = self._lookup is None and (pending or not self.connected)
         _ready(self._socket, select.POLLIN | (select.POLLOUT if waits else 0), max(0.0, timeout))
 
     def watch(self) -> None:
-        """Let :meth:`moved` tell of what is queued by now."""
+        """Make :meth:`moved` count the bytes queued by now."""
         self._watched, self._watched_taken = self.queued, None
 
     def moved(self) -> int:
-        """How far what was queued at :meth:`watch` has come: it grows as long as the system takes some of it, or passes
-        it on to the system of the other end, as far as ours tells that (Linux), and not with what was queued later;
-        also with what comes, of which TLS makes no text before a record is whole."""
+        """Progress of the bytes queued at :meth:`watch`. It grows while the system takes some of them, or (on Linux)
+        the other system confirms some. Later bytes do not count. Received bytes do, because TLS gives no text before a
+        record is whole."""
         if self._watched_taken is None and self.written >= self._watched:
             self._watched_taken = self._taken
         moved = self._taken
@@ -264,19 +254,16 @@ class NonBlockingSocket:
 
     @property
     def unsent(self) -> int:
-        """Bytes that the system of the other end has not confirmed, as far as ours tells that."""
+        """Bytes that the other system has not confirmed, as far as ours tells."""
         return self.queued - self.written + _on_their_way(self._socket)
 
     def close(self, reset: bool = False) -> None:
-        """Drop bytes that are not written; never raises.
-
-        :param reset: prevent the arrival of bytes that the system has taken, too
-        """
+        """Close, and drop unwritten bytes, with ``reset`` also those that the system has taken. Never raises."""
         self.discard_unsent(reset)
         self.forget()
 
     def discard_unsent(self, on: bool) -> None:
-        """Make the system drop bytes that it has not sent when the process is killed."""
+        """Make the system drop unsent bytes when the process is killed."""
         self._discards = on
         with contextlib.suppress(OSError):
             self._linger()
@@ -285,20 +272,20 @@ class NonBlockingSocket:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if self._discards else _FINISH)
 
     def forget(self) -> None:
-        """Close the descriptor of this process alone, after a fork."""
+        """Close the descriptor of this process only, after a fork."""
         self._unsent.clear()
         self._socket.close()
 
 
 def _on_their_way(sock: socket.socket) -> int:
-    """Bytes that our system has, and the other one has not confirmed; 0 if ours does not tell."""
+    """Bytes that our system has and the other one has not confirmed; 0 if ours does not tell."""
     with contextlib.suppress(OSError):
         return int.from_bytes(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     return 0
 
 
 def _ready(sock: socket.socket, mask: int, timeout: float) -> bool:
-    """Whether the socket can do one of these within ``timeout`` seconds, or has ended."""
+    """Whether the socket is ready for one event of ``mask`` within ``timeout`` seconds, or has ended."""
     poll, descriptor = select.poll(), sock.fileno()
     if descriptor < 0:
         return True

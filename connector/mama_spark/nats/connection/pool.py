@@ -1,4 +1,4 @@
-"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`): each is driven by who has it."""
+"""The NATS connections of this process (:mod:`mama_spark.contracts.connection_pool`); each borrower drives its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .socket_driver import SILENT
 
 
 class NatsPool(ConnectionPool[SocketConnection]):
-    """Lends connections, by their settings. While nobody has one, nobody reads it."""
+    """Lends connections by their settings. Idle connections are not read."""
 
     def __init__(self) -> None:
         super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
-        """A connection for these settings: an idle one, or a new one.
+        """An idle connection for these settings, or a new one.
 
-        :raises ConfigError, Unavailable: none is idle, and none can be made
+        :raises ConfigError, Unavailable: no idle one, and none can be made
         """
         connection = self.take(settings.connection_key)
         if connection is None:
@@ -32,8 +32,8 @@ class NatsPool(ConnectionPool[SocketConnection]):
 
 
 def _answers(connection: SocketConnection) -> bool:
-    """Whether it is up, and owes nothing to the publisher before. One that is down is not connected again for this, and
-    one whose server another connection has left is not tried."""
+    """Whether it is up, and owes the last publisher nothing. A lost connection is not restored for this, and one to a
+    server that another connection has left is not tried."""
     if connection.up:
         connection.drive(0)
     return connection.up and not connection.unwritten and connection.driver.servers.current not in SILENT

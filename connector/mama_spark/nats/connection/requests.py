@@ -1,4 +1,4 @@
-"""Requests over a connection, and what becomes of them: answers, and refusals by the permissions."""
+"""Requests over a connection, with their answers, and refusals by the permissions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from ..error_codes import no_responders
 from ..protocol.acks import is_nobody
 from ..protocol.parser import Frame
 
-_REQUEST = b"_"  #: before the number of a request: no id of a batch or token begins so
+_REQUEST = b"_"  #: prefix of a request's number, unlike any batch id or token
 #: A request: its subject, payload and headers.
 Request = tuple[str, bytes, dict[str, str] | None]
 
 
 class ExpectedAnswers:
-    """Answers to the requests of a connection, each by the number of its request at the end of the subject, which
-    begins with ``inbox``."""
+    """Answers to the requests of a connection, by the request's number, which follows ``inbox`` in the subject."""
 
     def __init__(self, inbox: bytes) -> None:
         self._inbox, self._numbers = inbox, count(1)
@@ -32,7 +31,7 @@ class ExpectedAnswers:
         return len(self._answered)
 
     def expect(self, answered: Callable[[Frame], None]) -> tuple[int, bytes]:
-        """A number, and a subject for answers: ``answered`` is called with each, until :meth:`forget`."""
+        """Number and reply subject of a request: ``answered`` is called with each answer until :meth:`forget`."""
         number = next(self._numbers)
         self._answered[number] = answered
         return number, b"%b%b%d" % (self._inbox, _REQUEST, number)
@@ -41,7 +40,7 @@ class ExpectedAnswers:
         self._answered.pop(number, None)
 
     def take(self, frame: Frame) -> bool:
-        """Whether it is an answer to a request, awaited or not."""
+        """Whether the frame answers a request, awaited or not."""
         last = frame.subject[len(self._inbox) :]
         if not last.startswith(_REQUEST):
             return False
@@ -52,8 +51,8 @@ class ExpectedAnswers:
 
 
 class Denials:
-    """Callbacks, with the kind, for subjects that a connection is denied. ``handlers`` are tried, with kind and
-    subject, where nobody waits for the subject; True: it was this one's."""
+    """Callbacks for denied subjects, called with the kind. Without one for a subject, ``handlers`` are tried with kind
+    and subject; true = handled."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[str], object]]] = []
@@ -69,7 +68,7 @@ class Denials:
             self._watches.remove(watch)
 
     def tell(self, kind: str, subject: str) -> bool:
-        """Whether anybody is concerned."""
+        """Whether a callback or handler took it."""
         watching = [tell for watched, tell in list(self._watches) if watched == subject]
         for tell in watching:
             tell(kind)
@@ -77,9 +76,9 @@ class Denials:
 
 
 class Attempts(contextlib.ExitStack):
-    """Requests that are sent again until they are answered: an answer counts, whichever time it was asked for.
+    """Requests that are sent again until answered: the answer to any attempt counts.
 
-    :ivar answers: by subject, payload, and number among equal ones; None: the permissions forbid it
+    :ivar answers: by subject, payload, and number among equal ones; None = forbidden by the permissions
     """
 
     def __init__(self) -> None:
@@ -112,10 +111,10 @@ class Requests:
         headers: dict[str, str] | None = None,
         attempts: Attempts | None = None,
     ) -> Frame | None:
-        """Send a request, or a message that is acknowledged, and wait for the answer; None: the permissions forbid it.
+        """Send a request, or a message that is acknowledged; returns the answer, None if the permissions forbid it.
 
         :param attempts: see :meth:`request_all`
-        :raises NoResponders: nobody subscribes to the subject
+        :raises NoResponders: no subscriber to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """
         answer = self.request_all([(subject, payload, headers)], timeout, attempts)[0]
@@ -126,7 +125,7 @@ class Requests:
     def request_all(
         self, requests: Sequence[Request], timeout: float, attempts: Attempts | None = None
     ) -> list[Frame | MamaError | None]:
-        """The answers to requests that are sent together, in order: each as :meth:`request` returns or raises it.
+        """Send requests together; returns their answers in order, each as :meth:`request` returns or raises it.
 
         :param attempts: the attempts so far; this one is added
         """
@@ -153,10 +152,7 @@ class Requests:
     def ask(
         self, subject: str, payload: bytes, headers: dict[str, str] | None, answered: Callable[[Frame], None]
     ) -> int:
-        """Send a request and return its number; ``answered`` is called with the answers: see :class:`ExpectedAnswers`.
-
-        :raises Unavailable: not connected
-        """
+        """Send a request and return its number; ``answered`` gets the answers. Unavailable: not connected."""
         number, reply = self._answers.expect(answered)
         try:
             self._connection.publish(subject, payload, reply, headers)
@@ -167,7 +163,7 @@ class Requests:
 
 
 def _numbered(requests: Sequence[Request]) -> list[tuple[str, bytes, int]]:
-    """Subject and payload of each, and how many equal ones precede it, which may have other answers."""
+    """Subject and payload of each, and the number of equal ones before it, which may have other answers."""
     seen = Counter[tuple[str, bytes]]()
     keys = []
     for subject, payload, _ in requests:

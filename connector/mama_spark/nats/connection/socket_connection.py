@@ -1,9 +1,8 @@
-"""A connection to a NATS cluster that the calling thread drives, with subscriptions, requests and one inbox for
-acknowledgements.
+"""Connection to a NATS cluster, driven by the calling thread: subscriptions, requests, one inbox for acknowledgements.
 
-The owner calls :meth:`SocketConnection.drive` often: between two calls nothing is read. Threads that share one take
-turns, and what any of them reads is told to a :class:`ConnectionListener` on that thread. What was not written when the
-connection broke is discarded, so that nothing is sent after a reconnect that the publisher's window does not know of.
+The owner calls :meth:`SocketConnection.drive` often: nothing is read between two calls. Threads that share a connection
+take turns, and a :class:`ConnectionListener` gets all that is read, on the reading thread. Bytes unwritten at a
+disconnect are discarded, so that nothing unknown to the publisher's window is sent after a reconnect.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from .socket_driver import SAYS_NOTHING, SocketDriver, Written
 logger = logging.getLogger("mama_spark")
 
 MAX_UNWRITTEN = 8 * 1024 * 1024
-_FILE_DESCRIPTORS = 8  #: the socket is one; name lookups and certificates take some for a moment
-FRESH = 60.0  #: seconds for which the result of a check counts
+_FILE_DESCRIPTORS = 8  #: one for the socket, some for moments of name lookup and certificates
+FRESH = 60.0  #: seconds for which the result of a check is valid
 
 
 class ConnectionListener(Protocol):
-    """Receives what a connection reads; called on the thread that drives it."""
+    """Gets all that a connection reads, on the thread that drives it."""
 
     def on_acks(self, columns: list[AckColumns]) -> None: ...
     def on_reply(self, subject: bytes, reply: Reply) -> None: ...
@@ -51,8 +50,7 @@ class ConnectionListener(Protocol):
 
 
 class Checks:
-    """Results of checks of a server, which bridges that follow one another on a connection share; cleared when the
-    connection is another one."""
+    """Results of checks of a server, shared by successive bridges on a connection; cleared by a reconnect."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -60,7 +58,7 @@ class Checks:
         self.clear = self._results.clear
 
     def cached(self, question: str) -> Any | None:
-        """The result of a check that was made less than :data:`FRESH` ago."""
+        """The result of a check less than :data:`FRESH` old."""
         found = self._results.get(question)
         return found[1] if found is not None and self._clock() - found[0] < FRESH else None
 
@@ -76,7 +74,7 @@ class SocketConnection:
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
     :ivar cached, cache: results of checks, until the next reconnect
-    :ivar denials: receivers of permission errors, asked before the listener
+    :ivar denials: callbacks for permission errors, called before the listener
     """
 
     def __init__(
@@ -108,12 +106,12 @@ class SocketConnection:
 
     @property
     def doubted(self) -> bool:
-        """The server was asked whether it is there, and nothing has come since."""
+        """The server was asked for a sign of life, and has not answered yet."""
         return self.driver.protocol.doubts
 
     @property
     def info(self) -> wire.ServerInfo:
-        """Of the present or last server."""
+        """INFO of the present or last server."""
         return self.driver.protocol.info
 
     @property
@@ -127,12 +125,12 @@ class SocketConnection:
 
     @property
     def turn(self) -> threading.Condition:
-        """Held by the thread that uses the connection, or what is told of it."""
+        """Lock of the thread that uses the connection or its listener."""
         return self.driver.turn
 
     @property
     def unwritten(self) -> int:
-        """Bytes that were accepted and are not written yet."""
+        """Bytes accepted and not written yet."""
         return self.driver.unwritten
 
     @property
@@ -141,12 +139,12 @@ class SocketConnection:
 
     @property
     def why_down(self) -> str:
-        """Why a lost connection is not restored; empty = not known."""
+        """Why a lost connection is not restored; empty = unknown."""
         lost = self.driver.lost
         return "" if self.up or lost is None else f"cannot connect to NATS again: {error_of(lost)}"
 
     def loss(self) -> Callable[[], bool]:
-        """Whether the present connection is lost, also when another one has come about since."""
+        """Whether the present connection is lost, also after a reconnect."""
         before = self._losses
         return lambda: self._losses != before or not self.up
 
@@ -174,10 +172,10 @@ class SocketConnection:
         return lost is not None and (self._once or _is_final(lost))
 
     def close(self) -> None:
-        """Does not reconnect. Never raises."""
+        """Close for good. Never raises."""
         self.driver.close()
 
-    # --- what the protocol says ----------------------------------------------------------------------------------
+    # --- events of the protocol ----------------------------------------------------------------------------------
 
     def _on_event(self, event: wire.Event | Written) -> None:
         match event:
@@ -223,21 +221,18 @@ class SocketConnection:
         self.driver.drive(timeout, done)
 
     def write(self, frames: PublishFrames) -> None:
-        """Write complete frames, now or when the socket takes them; dropped where the connection is down."""
+        """Write complete frames, now or when the socket takes them; they are dropped while the connection is down."""
         with self.turn:
             self.driver.write(frames.pieces, frames.size)
 
     def publish(self, subject: str, payload: bytes, reply: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        """Send one message, whose subject must have been checked.
-
-        :raises Unavailable: not connected
-        """
+        """Send one message to a subject that the caller has checked. Unavailable: not connected."""
         with self.turn:
             self.driver.send(self.driver.protocol.send_message(subject, payload, reply, headers))
             self.driver.flush()
 
     def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int:
-        """Subscribe, and wait until the server has accepted it: the id of the subscription.
+        """Subscribe, and wait for the server's acceptance; returns the id of the subscription.
 
         :raises ConfigError: the server refuses it
         :raises Unavailable: no answer within ``timeout`` seconds
@@ -257,9 +252,9 @@ class SocketConnection:
     def subscribe_soon(
         self, subject: str, callback: Callable[[Frame], None] | None, bulk: Callable[[int], Take] | None = None
     ) -> int:
-        """Subscribe, without waiting for the server; returns the id of the subscription.
+        """Subscribe without waiting for the server; returns the id of the subscription.
 
-        :param bulk: given this id, what takes messages before they become frames
+        :param bulk: makes of this id the receiver of messages before they become frames
         """
         with self.turn:
             sid, data = self.driver.protocol.send_subscribe(subject)
@@ -271,15 +266,14 @@ class SocketConnection:
             return sid
 
     def unsubscribe(self, sid: int) -> None:
-        """Nothing more comes."""
+        """End a subscription; its callback gets nothing more."""
         with self.turn:
             self._callbacks.pop(b"%d" % sid, None)
             self.driver.send(self.driver.protocol.send_unsubscribe(sid))
             self.driver.flush()
 
     def ping(self, timeout: float) -> None:
-        """Wait until the server has read everything that was sent, or raise :class:`Unavailable` after ``timeout``
-        seconds."""
+        """Wait until the server has read all that was sent. Unavailable: not within ``timeout`` seconds."""
         with self.turn:
             lost = self.loss()
             number, data = self.driver.protocol.send_ping()
@@ -291,7 +285,7 @@ class SocketConnection:
 
 
 def new_inbox() -> str:
-    """A subject for answers of one's own."""
+    """A new subject for answers."""
     return "_INBOX." + secrets.token_hex(11)
 
 
@@ -321,10 +315,10 @@ def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
 
 
 def _is_final(lost: wire.Lost) -> bool:
-    """The user must change something: other servers of the cluster would say the same."""
+    """Whether the user must act: other servers of the cluster would refuse, too."""
     return lost.cause in (Cause.REFUSED, Cause.NO_TLS)
 
 
 def error_of(lost: wire.Lost) -> str:
-    """For people."""
+    """Why a connection was lost, for people."""
     return refusal(lost.text) if lost.cause is Cause.REFUSED else lost.text

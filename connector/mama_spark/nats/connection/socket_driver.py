@@ -1,8 +1,8 @@
-"""Drives one connection to a NATS cluster on the calling thread: a socket at a time, and the protocol behind it.
+"""Drives one connection to a NATS cluster on the calling thread: one socket at a time, and the protocol behind it.
 
-No other thread, but to look up a name, and no event loop: everything happens in :meth:`SocketDriver.drive`, and between
-two calls nothing is read. Threads may share one: what any of them reads is told, and nobody has it while all wait. A
-fork starts without it.
+All work happens in :meth:`SocketDriver.drive`, without an event loop or another thread (but for name lookups); nothing
+is read between two calls. Threads may share a driver: each reports what it reads, and none holds it while all wait. A
+forked process starts without it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from .login import login_fields
 from .nonblocking_socket import READ_SIZE, NonBlockingSocket, Piece
 from .tls import failure, tls_context
 
-_READS = 8  #: full reads before the caller is asked whether it has enough
-_UNSEEN = 1.0  #: seconds after which a connection that nobody drives may be another one than it seems
+_READS = 8  #: full reads between two calls of ``done``
+_UNSEEN = 1.0  #: seconds without a drive after which the connection may have ended unseen
 SAYS_NOTHING = "takes the connection and says nothing"
-_GLANCE = 0.05  #: seconds after which who waits for the socket looks whether another thread has something to write
+_GLANCE = 0.05  #: seconds after which a thread that waits for the socket looks for bytes of other threads to write
 
-#: All connections of this process learn from one: none is to find out anew.
+#: Shared by all connections of this process, so that each need not find out anew.
 SILENT = SilentServers(time.monotonic)
 
 _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
@@ -42,22 +42,22 @@ _alive: weakref.WeakSet[SocketDriver] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The system has taken writes of so many bytes, each as a whole."""
+    """The system has taken whole writes of this size in bytes."""
 
     size: int
 
 
 class SocketDriver:
-    """Connects when it is driven, and again when the connection breaks. What was not written when a connection broke,
-    or not sent by the system, is discarded.
+    """Connects when it is driven, and again when the connection breaks. Bytes that were then unwritten, or unsent by
+    the system, are discarded.
 
     :param inbox: subject prefix of the acknowledgements that are read in bulk
-    :param on_event: called with what is not for the socket
+    :param on_event: called with all events but those for the socket
     :param clock: monotonic seconds
-    :param only: the one server to connect to, once; None = those of the settings, and what they announce
-    :ivar lost: the end of the last connection, or attempt; None: there was none
-    :ivar failures: addresses of the servers that were tried since the last connection, and what became of it
-    :ivar turn: held by the thread that uses it, but not while that waits: one for the socket, the others for that one
+    :param only: the one server to connect to, once; None = servers of the settings, and those they announce
+    :ivar lost: end of the last connection or attempt; None = none has ended
+    :ivar failures: errors by address of the servers tried since the last connection
+    :ivar turn: lock of the using thread, free while it waits: one thread for the socket, the others for that thread
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SocketDriver:
     ) -> None:
         self._settings, self.clock = settings, clock
         self._on_event, self.turn = on_event, threading.Condition()
-        self._is_waited_for = False  # the socket, by a thread
+        self._is_waited_for = False  # a thread waits for the socket
         self._tls = tls_context(settings) if settings.wants_tls else None
         self.servers = ServerPool(settings.servers, random.Random(), SILENT, only)
         self.servers.next()
@@ -86,9 +86,9 @@ class SocketDriver:
         self._retry_at = self._driven_at = 0.0
         self.lost: wire.Lost | None = None
         self.failures: dict[str, str] = {}
-        self._answered = 0  # bytes that were queued when the server spoke last
+        self._answered = 0  # bytes queued when the server spoke last
         self._marks: deque[tuple[int, int]] = deque()  # position of the end of each write, and its size
-        self._written_up_to = 0  # of what is queued, by a write
+        self._written_up_to = 0  # queued bytes up to the end of the last write
         self.closed = False
         _alive.add(self)
 
@@ -103,31 +103,31 @@ class SocketDriver:
 
     @property
     def peer(self) -> str:
-        """Host and port of the other end, in numbers; empty: there is none."""
+        """Host and port of the other end, in numbers; empty = not connected."""
         return "" if self._socket is None else self._socket.peer
 
     def close(self) -> None:
-        """Do not connect again. Never raises."""
+        """Close for good. Never raises."""
         with self.turn:
             self.closed = True
             self.protocol.closed("closed")
             self._drop_socket()
 
     def discard_unsent(self, on: bool) -> None:
-        """See :meth:`.NonBlockingSocket.discard_unsent`; also of connections that come."""
+        """See :meth:`.NonBlockingSocket.discard_unsent`; also for later connections."""
         with self.turn:
             self._discards = on
             if self._socket is not None:
                 self._socket.discard_unsent(on)
 
     def abort_unsent(self, why: str) -> None:
-        """Lose the connection if something of :meth:`write` has not reached the other end: it will not any more."""
+        """Drop the connection, and the bytes of :meth:`write` with it, unless all have reached the other end."""
         with self.turn:
             if self._socket is not None and self._socket.queued - self._socket.unsent < self._written_up_to:
                 self._handle(self.protocol.closed(why))
 
     def write(self, pieces: Sequence[Piece], size: int) -> None:
-        """Write, now or when the socket takes it; dropped where the connection is down."""
+        """Write, now or when the socket takes it; dropped while the connection is down."""
         sock = self._socket
         if sock is None or not self.up:
             return
@@ -137,18 +137,17 @@ class SocketDriver:
         self.flush()
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):  # who reads hears of the end
+        with contextlib.suppress(OSError):  # the next read reports the end
             self._flush()
 
     def send(self, data: bytes) -> None:
-        """Write what the protocol made, when the connection is driven."""
+        """Queue bytes of the protocol, which the next drive writes."""
         if data and self._socket is not None:
             self._socket.write((data,), len(data))
 
     def drive(self, timeout: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Read, write and reconnect until ``done``, at most ``timeout`` seconds; once at least. Who gives it time waits
-        for the server: where nothing comes, it is asked whether it is there, and left (:meth:`.ClientProtocol.tick`).
-        """
+        """Read, write and reconnect at least once, until ``done`` or for ``timeout`` seconds. With a timeout, a silent
+        server is asked for a sign of life, and then left (:meth:`.ClientProtocol.tick`)."""
         until = self.clock() + timeout
         with self.turn:
             self._advance(timeout > 0)
@@ -165,7 +164,7 @@ class SocketDriver:
                 self._advance(timeout > 0)
 
     def _wait(self, seconds: float) -> None:
-        """For the socket; other threads have their turn meanwhile."""
+        """Wait for the socket; other threads have their turn meanwhile."""
         sock, self._is_waited_for = self._socket, True
         self.turn.release()
         try:
@@ -178,7 +177,7 @@ class SocketDriver:
             self._is_waited_for = False
 
     def catch_up(self) -> None:
-        """Look at what came while nobody drove it for a while: the connection may have ended long ago."""
+        """Read after a while without a drive: the connection may have ended long ago."""
         if self.clock() - self._driven_at > _UNSEEN:
             self.drive(0)
 
@@ -198,7 +197,7 @@ class SocketDriver:
             self._begin()
         self._exchange()
         sock, doubted = self._socket, self.protocol.doubts
-        waits = waits or (sock is not None and sock.queued > self._answered)  # also who only looks now and then
+        waits = waits or (sock is not None and sock.queued > self._answered)  # also a caller that only polls
         moved = sock.moved() if doubted and sock is not None else 0
         elsewhere = len(self.servers) > 1 or self.protocol.info.clustered
         self._handle(self.protocol.tick(self.clock(), waits, moved, elsewhere))
@@ -254,7 +253,7 @@ class SocketDriver:
             self._on_event(Written(size))
 
     def _end(self, sock: NonBlockingSocket, error: OSError) -> None:
-        """The socket has ended: the server may have said why."""
+        """Handle the end of the socket, after the server's last words, which may tell the cause."""
         with contextlib.suppress(OSError):
             while self._socket is sock and (data := sock.read()):
                 self._handle(self.protocol.receive(data))
@@ -282,7 +281,7 @@ class SocketDriver:
                     self.lost = event
                     if cause in (Cause.TIMEOUT, Cause.STALE):
                         self.servers.silent()
-                    # what it has not sent must not arrive when others have it, or who sent it was told that it is lost
+                    # unsent bytes must not arrive after they were resent elsewhere, or reported as lost
                     self._drop_socket(reset=self.protocol.informed)
                     self._retry_at = self.clock() + self.servers.next()[1]
                     self._on_event(event)
@@ -290,12 +289,12 @@ class SocketDriver:
                     self._on_event(event)
 
     def account(self) -> dict[str, str]:
-        """:attr:`failures`, and of the server that is tried now."""
+        """:attr:`failures`, with the server that is tried now."""
         now = {self.servers.current.address: SAYS_NOTHING} if self._is_silent() else {}
         return self.failures | now
 
     def _is_silent(self) -> bool:
-        """It took the connection, and did not greet."""
+        """Whether the server took the connection and has not greeted."""
         return self._socket is not None and self._socket.connected and not self.protocol.informed
 
     def _drop_socket(self, reset: bool = False) -> None:
@@ -305,8 +304,8 @@ class SocketDriver:
             sock.close(reset)
 
     def forked(self) -> None:
-        """It is the parent's: give up the descriptor of this process, and send nothing. A thread of the parent may have
-        had its turn."""
+        """Close this process's descriptor of the parent's connection, and send nothing. The lock is new: a thread of
+        the parent may have held it."""
         self.closed, self.turn = True, threading.Condition()
         sock, self._socket = self._socket, None
         if sock is not None:

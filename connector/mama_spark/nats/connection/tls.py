@@ -1,4 +1,4 @@
-"""TLS: what it is made of, a channel between bytes that knows no socket, and what to do where it fails."""
+"""TLS: its context, a channel between bytes without a socket, and advice for its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tls_context(settings: NatsSettings) -> ssl.SSLContext:
 
 @contextmanager
 def _reads_tls(settings: NatsSettings, options: str, *names: str) -> Iterator[None]:
-    """:raises ConfigError: a file is missing, or holds something else; OpenSSL does not say which file it is"""
+    """:raises ConfigError: a file is missing, or holds something else; OpenSSL does not say which"""
     try:
         yield
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError
@@ -44,7 +44,7 @@ _STRICT = (
 )
 #: Advice for a certificate, by the number of OpenSSL's error.
 _CERTIFICATE = {
-    **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),  # self-signed, or the issuer is not found
+    **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),  # self-signed, or issuer not found
     **dict.fromkeys((62, 64), _WRONG_NAME),
     **dict.fromkeys(range(79, 95), _STRICT),
 }
@@ -59,7 +59,7 @@ _TLS = {
 
 
 def failure(error: OSError) -> str:
-    """The text of an error of the network or of TLS, and what to do about it."""
+    """Text of a network or TLS error, with advice."""
     if isinstance(error, ssl.SSLCertVerificationError):
         cure = _CERTIFICATE.get(error.verify_code)
     else:
@@ -72,9 +72,9 @@ _READ = 256 * 1024
 
 
 class TlsChannel:
-    """One connection.
+    """TLS of one connection.
 
-    :param name: that the certificate of the server must have
+    :param name: server name that its certificate must have
     :ivar secured: the handshake is done
     """
 
@@ -84,7 +84,7 @@ class TlsChannel:
         self.secured = False
 
     def receive(self, data: bytes) -> bytes:
-        """The decrypted bytes of ``data``, which came from the socket; goes on with the handshake before that.
+        """Continue the handshake, or decrypt ``data`` from the socket; returns the decrypted bytes.
 
         :raises ssl.SSLError: the certificate is not trusted, or the other end wants another one
         """
@@ -106,5 +106,5 @@ class TlsChannel:
         self._tls.write(data)
 
     def to_send(self) -> bytes:
-        """Bytes that the socket must write: of the handshake, or encrypted ones."""
+        """Bytes for the socket: of the handshake, or encrypted ones."""
         return self._to_send.read()

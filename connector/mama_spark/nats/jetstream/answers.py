@@ -26,8 +26,7 @@ FAST_SINCE = (2, 14)  #: first version of the server with fast ingest
 
 
 class ApiError(ConfigError):
-    """The server answered with a permanent error, with this ``err_code`` and text: the same request would get the same
-    answer."""
+    """Permanent error of the server, with its ``err_code`` and text: the same request would get it again."""
 
     def __init__(self, text: str, code: int, description: str = "") -> None:
         super().__init__(text)
@@ -129,7 +128,7 @@ class StreamInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> StreamInfo:
-        """Make it from an answer of the JetStream API, or an element of a list."""
+        """Read an answer of the JetStream API, or an element of a list."""
         state, cluster = answer.get("state") or {}, answer.get("cluster") or {}
         leader, others = cluster.get("leader"), [one.get("name") for one in cluster.get("replicas") or ()]
         return cls(
@@ -173,12 +172,12 @@ class StreamInfo:
 
     @property
     def duplicate_window(self) -> float:
-        """Seconds."""
+        """Seconds for which ids are remembered."""
         return int(self.config.get("duplicate_window") or 0) / 1e9
 
     @property
     def led_for(self) -> float:
-        """Seconds since its leader began to lead it; 0: not known."""
+        """Seconds since its leader was elected; 0 = unknown."""
         since = micros(self.leads_since)
         return (micros(self.now) - since) / 1e6 if since else 0.0
 
@@ -208,11 +207,11 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """A consumer: its configuration, and how far it is.
+    """A consumer: its configuration and progress.
 
     :ivar config: in the words of the API
-    :ivar pending: messages that it has not delivered; ``unacknowledged``: delivered ones that it waits for
-    :ivar waiting: open pull requests
+    :ivar pending: number of undelivered messages; ``unacknowledged``: of delivered ones without an acknowledgement
+    :ivar waiting: number of open pull requests
     :ivar delivered: its own sequence of the last delivery; ``position``: that of the stream
     """
 
@@ -226,7 +225,7 @@ class ConsumerInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> ConsumerInfo:
-        """Make it from an answer of the JetStream API, or an element of a list."""
+        """Read an answer of the JetStream API, or an element of a list."""
         delivered = answer.get("delivered") or {}
         return cls(
             str(answer["name"]),

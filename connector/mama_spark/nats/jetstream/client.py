@@ -36,9 +36,9 @@ T = TypeVar("T")
 #: The frames of an attempt, and whether its connection is lost: what follows then may have holes.
 _Try = tuple[list[Frame], Callable[[], bool]]
 
-#: Requests on their way at once.
+#: Requests in transit at once.
 AT_ONCE = 32
-#: Seconds after which a question that is asked once is given up.
+#: Time limit in seconds of a request that is not repeated.
 _ONCE = 3.0
 #: Time-outs of the attempts over a connection: a stopped server never answers, even if it leads the stream and another
 #: one is elected meanwhile; an answer that takes longer counts as well.
@@ -73,11 +73,11 @@ class JetStream:
 
     @property
     def attempt_timeout(self) -> float:
-        """Seconds without an answer after which a question that is asked once is given up."""
+        """Time limit in seconds of a request that is not repeated."""
         return max(_ONCE, self.timeout / 4) if self._attempt_timeout is None else self._attempt_timeout
 
     def _limits(self) -> Callable[[float], float]:
-        """Gives the seconds that the next attempt of a call may take, of those that are left."""
+        """Returns a function: the time limit of a call's next attempt, from the seconds that are left."""
         most = self._attempt_timeout or _ATTEMPTS.most
         first = min(_ATTEMPTS.first, most)
         limits = Backoff(first, most, _ATTEMPTS.factor).delays()
@@ -118,7 +118,7 @@ class JetStream:
     ) -> dict[str, Any]:
         """The answer to ``$JS.API.<call>``, or to the same request below the prefix of the connection.
 
-        :param timeout: seconds, instead of those of all calls
+        :param timeout: seconds for this call; None = those of the client
         :param final: ``err_code`` (or ``NO_RESPONDERS``) of errors that are raised at once instead of retried
         :raises ApiForbidden: the permissions do not allow it
         :raises ApiError: the server answers with an error
@@ -235,7 +235,7 @@ class JetStream:
 
         def attempt(left: float) -> int:
             nonlocal taken
-            taken = min(taken, self._taken(topic, limit(left)))  # what a leader has taken may come to nothing
+            taken = min(taken, self._taken(topic, limit(left)))  # messages that a leader has taken may be lost
             last = ask().last
             if last < taken:
                 raise Unavailable(f"the leader has taken messages up to {taken}, and stored those up to {last}")
@@ -244,10 +244,10 @@ class JetStream:
         return self.retry(f"what the stream of {topic!r} has stored", attempt, timeout)
 
     def _taken(self, topic: str, timeout: float) -> int:
-        """The last sequence of a stream when all is stored that its leader has proposed, which refuses a message for
-        another one. Zero: it stores nothing of what we send.
+        """Last sequence of a stream once all that its leader has proposed is stored, from its refusal of a message that
+        expects another one. 0 = it stores nothing of ours.
 
-        :raises NoResponders, Unavailable: no answer, or none that says it
+        :raises NoResponders, Unavailable: no answer, or one without it
         """
         reply = self.connection().requests.request(topic, b"", timeout, _AFTER_ALL)
         error = None if reply is None else AnsweredError.of(answer_of(reply.payload))
@@ -312,11 +312,10 @@ class JetStream:
     def _frames(
         self, stream: str, body: dict[str, Any], tries: list[_Try], attempts: Attempts, begins: float
     ) -> list[Frame]:
-        """The frames of the first answer that is whole, else of the last one. The last frame ends it, if it did not
-        break off.
+        """Frames of the first whole answer, else of the last one; the last frame ends it, unless it broke off.
 
-        :param tries: one for each attempt, which may go on
-        :param begins: seconds in which the first frame comes; the replica that has the request may stand still
+        :param tries: one for each attempt, which may still be answered
+        :param begins: seconds to wait for the first frame; the replica that has the request may stand still
         """
         subject, connection, silence = self._direct(stream), self.connection(), begins
         told: list[bool] = []
@@ -359,10 +358,9 @@ class JetStream:
         """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
         the last page.
 
-        With ``up_to`` it goes on until a message at or beyond it is seen, or the leader says that there is none: a
-        replica may not have it yet.
+        With ``up_to``, it reads until a message at or beyond it, unless the leader has none: a replica may lack it.
 
-        :param beyond: then read on to the end: records that were rewritten meanwhile have moved there
+        :param beyond: then read on to the end, where records that were rewritten meanwhile are
         """
         now = time.monotonic
         until, delays = now() + self.timeout, BACKOFF.delays()
@@ -418,8 +416,7 @@ def read_answer(subject: str, answer: Frame | MamaError | None, final: Collectio
 
 
 def _ends(frame: Frame) -> bool:
-    """Whether an answer to a direct get ends with this frame, which is no message of the stream: that may have a status
-    of its own."""
+    """Whether this frame ends an answer to a direct get; a message of the stream, perhaps with a status, does not."""
     return frame.status != 0 and stored(dict(frame.headers), b"") is None
 
 

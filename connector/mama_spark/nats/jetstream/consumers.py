@@ -27,10 +27,10 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
     """Create a consumer without acknowledgements.
 
     One server alone keeps it, which is cheap. A cluster may choose one that has ended, and keep to that for this name:
-    so each attempt has a name of its own, and from the second on as many replicas as the stream has. A stream that has
-    as many consumers as it may is asked again, because one of them may end.
+    so each attempt has a name of its own, and from the second on as many replicas as the stream has. A stream at its
+    limit of consumers is asked again, because one of them may end.
 
-    :param deliver: the part of the configuration that says what it delivers
+    :param deliver: part of the configuration: what the consumer delivers
     :param kept: seconds without a request after which the server may delete it
     :raises ConfigError: the server does not allow it
     :raises Unavailable: no answer within the time limit of ``api``
@@ -51,7 +51,7 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
             time.sleep(delay)
             continue
         except Unavailable as e:
-            if left <= limit and refusal is not None:  # what was said counts for more than that nobody answers now
+            if left <= limit and refusal is not None:  # an earlier refusal tells more than silence now
                 raise _consumer_error(stream, refusal, api.timeout) from e
             if left <= limit:
                 raise Unavailable(f"stream {stream!r} gives no consumer within {api.timeout:g} s: {e}") from e

@@ -17,7 +17,7 @@ BACKOFF = Backoff(0.05, 0.8)
 
 
 class ServerNotReady(Unavailable):
-    """The server answered with a temporary error (a code of 500 and above), with this ``err_code``."""
+    """Temporary error of the server (a code of 500 and above), with its ``err_code``."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)

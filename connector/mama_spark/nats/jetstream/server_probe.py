@@ -1,15 +1,15 @@
-"""Whether messages that were sent to a server over a connection that is left may still be stored.
+"""Tells whether messages sent to a server over an earlier connection may still be stored.
 
-They may be in the buffers of that server for as long as it stands still. So it is asked again, over a connection of its
-own: a server that is alive has read what came before, and a message that no stream stores
-(:data:`~mama_spark.nats.jetstream.streams.NOBODY`) takes the way of the others to the leader of the stream, whose
-answer comes behind them. It is asked again for :data:`~mama_spark.contracts.batch_ledger.SETTLE`, lest it has stood
-still meanwhile. A server that is gone, or was started again, has no buffers.
+They may stay in the buffers of that server as long as it stands still. So it is asked over a new connection: a live
+server has read all earlier bytes, and a message that no stream stores
+(:data:`~mama_spark.nats.jetstream.streams.NOBODY`) follows them to the leader of the stream, so its answer proves their
+arrival. The question is repeated for :data:`~mama_spark.contracts.batch_ledger.SETTLE`, lest the server has stood still
+meanwhile. A server that is gone, or was restarted, has no buffers.
 
-No time bounds the way of a message through such a server. The leader closes its routes after 60 to 90 s (two PINGs, 30
-s apart; seen: 88 s), and what the server reads in the 10 to 70 ms before they are there again is lost, so that after a
-long stop mostly nothing is stored. But with PINGs a second apart, the last 5,031 of 12,850 messages were stored. After
-shorter stops a leader that changes may drop them: all of 12,850 were stored after 3 s, 385 after 8 s.
+No time limits the way of a message through such a server. The leader closes its routes after 60 to 90 s (two PINGs, 30
+s apart; seen: 88 s), and messages that the server reads in the 10 to 70 ms before they are back are lost, so that after
+a long stop mostly nothing is stored. But with PINGs a second apart, the last 5,031 of 12,850 messages were stored.
+After shorter stops a change of leader may drop them: all of 12,850 were stored after 3 s, 385 after 8 s.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ..settings import NatsSettings
 from .streams import NOBODY
 
 _QUESTIONS = 5  #: to a server, until all has settled
-_LATE = 0.5  #: seconds by which an answer may come later than the first one: else it has stood still
+_LATE = 0.5  #: seconds by which an answer may be slower than the first; a slower server has stood still
 
 
 @dataclass(frozen=True, slots=True)
 class SentTo:
     """A server that messages were sent to.
 
-    :ivar id: of its process
-    :ivar own: its address is surely its own: nobody else can refuse connections there
+    :ivar id: id of its process
+    :ivar own: its address is certainly its own: a refusal of a connection there comes from no other server
     """
 
     name: str
@@ -60,7 +60,7 @@ class SentTo:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """:raises ConfigError: it is none of ours"""
+        """:raises ConfigError: not made by :attr:`text`"""
         try:
             found: dict[str, Any] = orjson.loads(text)
             return cls(**found)
@@ -76,10 +76,10 @@ class SentTo:
 
 
 def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
-    """Why what was sent to a server before now may still be stored, for people, by topic; those are not in it of which
-    it may not. Waits ``SETTLE`` seconds, and for answers.
+    """Why messages sent to a server before now may still be stored, for people, by topic; settled topics are left out.
+    Waits ``SETTLE`` seconds, and for answers.
 
-    :param topics: one of each stream that was published to
+    :param topics: one topic of each stream that was published to
     """
     why = _why_unfenced(settings, server, topics)
     return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}
@@ -108,7 +108,7 @@ def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str])
             if lost.cause is not Cause.NOBODY:
                 why = f"it cannot be asked: {error_of(lost)}"
             elif target.address == server.address:
-                if server.own:  # the process is gone, and what it had not handed on
+                if server.own:  # the process is gone, with all that it had not handed on
                     time.sleep(SETTLE)
                     return {}
                 why = "nothing listens there, which may be the word of a proxy or a load balancer"

@@ -1,4 +1,4 @@
-"""Finds, makes and grows the members of stream sets (:mod:`..stream_set`), and says how the load is spread."""
+"""Finds, makes and grows the members of stream sets (:mod:`..stream_set`), and describes their load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .streams import StreamCache, advice_to_create, create_all, info_in
 
 
 def prepare_members(api: JetStream, cache: StreamCache, streams: StreamSet, settings: NatsSettings) -> list[StreamInfo]:
-    """The members, which are there afterwards; they are added to ``cache``.
+    """Find or make all members; returns them, and adds them to ``cache``.
 
     :raises ConfigError: one is missing, is another stream, or belongs to a set of another size
     """
@@ -35,9 +35,9 @@ def prepare_members(api: JetStream, cache: StreamCache, streams: StreamSet, sett
 
 
 def _look_up(api: JetStream, streams: StreamSet, grow: bool) -> tuple[list[StreamInfo | None], set[str]]:
-    """The members that are there, and other sets that they belong to, which may become this one.
+    """The existing members, and other sets that they name, which may become this one.
 
-    :raises ConfigError: they may not, or a stream is no member
+    :raises ConfigError: such a set may not, or a stream is no member
     """
     names = streams.streams.names
     found = api.request_all([(f"STREAM.INFO.{name}", None) for name in names])
@@ -62,7 +62,7 @@ def _info(api: JetStream, name: str, answer: dict[str, Any] | MamaError) -> Stre
 
 
 def _set_of(stream: StreamInfo) -> str | None:
-    """The set that a member says it belongs to; None: it was made by other hands, and does not say."""
+    """The set that a member names; None = made by other hands, and names none."""
     return stream.metadata.get(METADATA)
 
 

@@ -1,6 +1,6 @@
 """Finds and creates streams for publishers: which stream takes a topic, and how it acknowledges.
 
-Which stream takes a topic is looked up once for the connection, the settings of a stream by each bridge.
+The stream of a topic is looked up once a connection, the settings of a stream once a bridge.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SINGLE_LOOKUPS = 8
 #: A name that no stream has: a message that expects it is refused by every stream, and stored nowhere.
 NOBODY = {EXPECTED_STREAM: "?"}
 _ASKED_AT_ONCE = 256
-#: Questions, at least, about where topics lead: an account may map one by weights, so that its messages go to several
-#: streams. So many topics are asked for again, each until this number is reached.
+#: Minimum number of questions about where topics lead: an account may map a topic by weights to several streams. As
+#: many topics, at most, are asked for again until this number is reached.
 _QUESTIONS = 64
 #: First version of the server that traces messages; of a trace: a client's event, events that change the subject, and
 #: the delivery to a client or another server.
@@ -142,10 +142,7 @@ def stream_infos(api: JetStream, cache: StreamCache, names: Sequence[str]) -> li
 
 
 def info_in(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo | None:
-    """The stream of an answer to ``STREAM.INFO``; None: there is none.
-
-    :raises ApiForbidden, Unavailable: it is not known
-    """
+    """The stream of an answer to ``STREAM.INFO``; None = there is none. ApiForbidden, Unavailable: unknown."""
     if isinstance(answer, ApiError):
         if answer.code != NO_STREAM:
             raise Unavailable(f"stream {name!r}: {answer.description}") from answer
@@ -198,8 +195,7 @@ def _created(name: str, answer: dict[str, Any] | MamaError) -> StreamInfo:
 
 
 def advice_to_create(api: JetStream, name: str) -> str:
-    """Advice for a missing stream, by the permissions of the user. The request has no configuration, so it creates no
-    stream."""
+    """Advice for a missing stream, by the user's permissions. The request has no configuration, so it creates none."""
     with contextlib.suppress(ApiError, Unavailable):
         try:
             api.request(f"STREAM.CREATE.{name}", {})
@@ -209,15 +205,13 @@ def advice_to_create(api: JetStream, name: str) -> str:
 
 
 def duplicate_window(settings: NatsSettings) -> float:
-    """Seconds for which the stream has to know an id: for all resends, or for what may be on its way. It knows one from
-    the moment when it stored the message, and what is sent again arrives later than it was sent, by nobody knows how
-    much: half is left for that."""
+    """Seconds for which a stream must remember an id: for all resends, or for messages in transit. It counts from the
+    storage of a message, and a resend arrives later than it is sent, by an unknown time: half is left for that."""
     return max(2 * (settings.wait_timeout if settings.exactly_once else settings.retry_deadline), 0.1)
 
 
 def refresh(api: JetStream, cache: StreamCache, names: Iterable[str | None]) -> None:
-    """Ask for the settings of streams that are known from an earlier bridge; if one is gone or takes other topics,
-    forget all."""
+    """Ask again for streams known from an earlier bridge; forget all if one is gone or takes other topics."""
     known = [cache.streams[name] for name in {*names} - cache.fresh if name in cache.streams]
     now = stream_infos(api, cache, [stream.name for stream in known])
     if any(new is None or new.subjects != old.subjects for old, new in zip(known, now, strict=True)):
@@ -256,10 +250,10 @@ def look_up(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 
 
 def led_away(api: JetStream, cache: StreamCache, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Topics that mappings or imports of the account lead to another stream than their subjects say, with topics
-    without a stream that go on to another server; and topics about which the server tells nothing, because it is too
-    old or the user may not publish to an inbox. Each is traced (NATS ADR-41): the server tells what it would do with a
-    message, and delivers none."""
+    """Trace topics (NATS ADR-41): the server tells what it would do with a message, and delivers none. Returns
+    topics that mappings or imports of the account lead to another stream than their subjects say, or, without a
+    stream, to another server; and topics without an answer, because the server is too old or the user may not
+    publish to an inbox."""
     straight, away, unheard = set[str](), set[str](), set[str]()
     connection, waiting = api.connection(), [topic for topic in topics if topic not in cache.asked]
     if not waiting or not cache.traces or connection.info.version_numbers < _TRACES_SINCE:
@@ -303,8 +297,8 @@ def _leads_away(event: TraceEvent, owned: bool) -> bool:
 
 
 def ask_server(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
-    """Find out where publishes to these topics lead, by a message without content that no stream stores: the account
-    may map them, or import them from another account, so that they reach a stream whose subjects do not match."""
+    """Ask for the streams of these topics by an empty message that no stream stores: the account may map or import
+    them, so that they reach a stream whose subjects do not match."""
     topics = [topic for topic in topics if topic not in cache.asked]
     cache.asked.update(topics)
     _ask(api, cache, topics)
@@ -327,7 +321,7 @@ def _ask(api: JetStream, cache: StreamCache, topics: list[str]) -> None:
 
 
 def _taker(reply: Frame | MamaError | None) -> str | None:
-    """The stream that refuses the message; None: nobody answers, or somebody else."""
+    """Name of the stream that refuses the message; None = no answer, or another one."""
     if not isinstance(reply, Frame):
         return None
     try:

@@ -1,9 +1,9 @@
 """The client's side of a connection to a NATS server, without I/O: bytes in, events out. Pure.
 
-The caller owns socket, TLS and clock. It says what happened (:meth:`ClientProtocol.connect`, ``secured``, ``receive``,
-``tick``, ``closed``) and does what the events ask for; what it wants to send, it gets as bytes from the ``send_``
-methods. One object serves a connection and all that follow it: its subscriptions are made again. No state is for
-draining: the PONG to a PING after UNSUB tells the caller that nothing more comes, and that all it sent was read.
+The caller owns socket, TLS and clock. It reports what happened (:meth:`ClientProtocol.connect`, ``secured``,
+``receive``, ``tick``, ``closed``), carries out the events, and gets the bytes to send from the ``send_`` methods. One
+object serves a connection and its successors, on which it subscribes again. Draining needs no state: the PONG to a PING
+after UNSUB tells the caller that nothing more comes, and that all it sent was read.
 
 Credentials are written in one place, :meth:`ClientProtocol._log_in`, which is never reached in plain text where TLS was
 asked for.
@@ -134,15 +134,15 @@ class ClientProtocol:
     # --- the connection ------------------------------------------------------------------------------------------
 
     def connect(self, now: float, login: Login, greets: float = 5.0, timeout: float = 5.0) -> list[Event]:
-        """The socket is connected, or will be. The server must greet in ``greets`` seconds, and the connection must
-        come about in ``timeout``."""
+        """Note that the socket is connected, or will be. The server must greet within ``greets`` seconds, and the
+        connection must be up within ``timeout``."""
         self._require(State.LOST)
         self._begin(now, login, greets, timeout)
         self.state = State.TLS if self._tls_first else State.CONNECTING
         return [StartTls()] if self._tls_first else []
 
     def secured(self) -> list[Event]:
-        """TLS is there: what is received and written from here on goes through it."""
+        """Note that TLS is up: all later bytes go through it."""
         self._require(State.TLS)
         self._secure = True
         if self.informed:
@@ -151,17 +151,17 @@ class ClientProtocol:
         return []
 
     def closed(self, text: str, cause: Cause = Cause.CLOSED) -> list[Event]:
-        """The socket has ended, or TLS has failed. The last words of the server say more than that."""
+        """Note the end of the socket, or a failure of TLS; the server's last words tell more."""
         if self.lost:
             return []
         return self._lose(cause, self._complaint or text)
 
     def tick(self, now: float, waits: bool = False, moved: int = 0, elsewhere: bool = True) -> list[Event]:
-        """The time is ``now``; what has been received must have been passed on before. Time in which the caller stood
-        still is no silence of the server.
+        """Check the time limits at ``now``; received bytes must have been passed on before. A standstill of the caller
+        is no silence of the server.
 
-        :param waits: somebody waits for what the server has to say
-        :param moved: while :attr:`doubts`, what changes as long as bytes up to the PING are on their way to the server
+        :param waits: a caller waits for the server
+        :param moved: while :attr:`doubts`, a value that changes while bytes up to the PING are in transit to the server
         :param elsewhere: there is another server to go to
         """
         step, self._ticked = silent_for(self._ticked, now), now
@@ -210,7 +210,7 @@ class ClientProtocol:
     # --- what is received ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
-        """Bytes of the server, cut anywhere; the frame that is not complete yet is kept."""
+        """Parse bytes of the server, cut anywhere; an incomplete frame is kept."""
         if self.lost or not data:
             return []
         self._complaint, self._heard = "", self._ticked
@@ -330,7 +330,7 @@ class ClientProtocol:
     # --- what is sent --------------------------------------------------------------------------------------------
 
     def send_subscribe(self, subject: str) -> tuple[int, bytes]:
-        """The id of a new subscription, which lives until :meth:`send_unsubscribe`, and what to write now."""
+        """The id of a new subscription, which lives until :meth:`send_unsubscribe`, and the bytes to write now."""
         self._last_sid += 1
         self._subscriptions[self._last_sid] = subject
         return self._last_sid, _sub(self._last_sid, subject) if self.state is State.UP else b""
@@ -342,10 +342,7 @@ class ClientProtocol:
         return b"UNSUB %d\r\n" % sid if known is not None and self.state is State.UP else b""
 
     def send_ping(self) -> tuple[int, bytes]:
-        """A number that :class:`Ponged` returns, and what to write.
-
-        :raises Unavailable: not connected; it says why
-        """
+        """A number that :class:`Ponged` returns, and the bytes to write. Unavailable: not connected, and why."""
         self._require(State.UP)
         self._last_ping += 1
         self._pings.append((self._last_ping, self._last_sid))
@@ -354,7 +351,7 @@ class ClientProtocol:
     def send_message(
         self, subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """One message, whose subjects and headers must have been checked.
+        """Bytes of one message, whose subjects and headers must have been checked.
 
         :raises Unavailable: not connected; it says why
         :raises TooLarge: for this server

@@ -15,16 +15,16 @@ _DEFAULT_MAX_PAYLOAD = 1024 * 1024
 
 
 class Cause(Enum):
-    """Why a connection was lost, as far as somebody acts on it."""
+    """Causes of a lost connection that are treated differently."""
 
     CLOSED = "closed"  #: by the other end, or the network
-    NOBODY = "nobody"  #: listens there: none of the addresses takes connections
+    NOBODY = "nobody"  #: nobody listens: no address takes connections
     REFUSED = "refused"  #: the server does not take the credentials (any more), or they cannot be read
     NO_TLS = "no TLS"  #: it was asked for, and is not offered; or the certificate is wrong
     SERVER = "server"  #: the server says why it closes
-    STALE = "stale"  #: we left it, because nothing came
+    STALE = "stale"  #: we left it because of its silence
     TIMEOUT = "timeout"  #: no connection came about in time
-    PROTOCOL = "protocol"  #: what came is not NATS
+    PROTOCOL = "protocol"  #: the bytes are not NATS
 
 
 #: Beginnings, in lower case, of the texts of ``-ERR`` behind which the server closes the connection. After others it
@@ -114,7 +114,7 @@ class StartTls:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The server has taken the login; subscriptions of before are made again."""
+    """The server has taken the login; earlier subscriptions are made again."""
 
     info: ServerInfo
 

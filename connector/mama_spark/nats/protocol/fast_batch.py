@@ -172,7 +172,7 @@ class FastBatch:
         return out
 
     def lost(self, why: str) -> SettledTokens:
-        """No more answers will arrive: the outcome of unsettled messages is unknown."""
+        """Settle the other messages as unknown: no more answers will arrive."""
         out = SettledTokens()
         if self.phase is not Phase.ENDED:
             self._settle_rejected(OutcomeUnknown(why), out)

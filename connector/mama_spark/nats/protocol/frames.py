@@ -82,8 +82,7 @@ class Framer:
     def frames(self, batch: MessageBatch, first_token: int = 0, order: Int64s | None = None) -> PublishFrames:
         """Frames of all messages of a batch; its rows must have been checked.
 
-        :param order: the rows in the order in which they are sent; message i has the token ``first_token + i`` all the
-            same. None = as they stand
+        :param order: rows in the order of sending; row i keeps the token ``first_token + i``. None = as they stand
         """
         n = len(batch)
         sizes = batch.sizes()

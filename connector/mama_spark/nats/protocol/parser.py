@@ -68,7 +68,7 @@ def read_frame(data: bytes, start: int = 0) -> Frame | None:
 
 
 def lacking(data: bytes, start: int = 0) -> int:
-    """Bytes that the incomplete frame at ``start`` lacks at least."""
+    """Minimum number of bytes that the incomplete frame at ``start`` lacks."""
     end = data.find(b"\r\n", start, start + MAX_LINE)
     size = data[start:end].rpartition(b" ")[2]
     if end < 0 or data[start:end].upper().startswith(b"INFO") or not size.isdigit():
@@ -126,8 +126,8 @@ def _message(data: bytes, with_headers: bool, rest: bytes, body: int) -> Frame |
 
 
 def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
-    """Status, its text, and headers. What is none of these is passed over: servers pass on, and store, whatever a
-    publisher calls a header block."""
+    """Status, its text, and headers. Other lines are skipped: servers pass on, and store, whatever a publisher calls a
+    header block."""
     first, *lines = block.decode(errors="replace").split("\r\n")
     code, _, text = first.removeprefix(_VERSION).strip().partition(" ")
     if not (first.startswith(_VERSION) and code.isascii() and code.isdigit() and len(code) <= 3):
@@ -137,8 +137,8 @@ def _headers(block: bytes) -> tuple[int, str, list[tuple[str, str]]]:
 
 
 class PartialFrame:
-    """The frame at the end of what was received, of which more will come. Its bytes are joined once, when it may be
-    complete, not with each read."""
+    """An incomplete frame at the end of the received bytes. They are joined once, when it may be complete, not with
+    each read."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes | memoryview] = []
@@ -148,14 +148,14 @@ class PartialFrame:
         return self._had
 
     def keep(self, data: bytes, at: int) -> None:
-        """Keep the incomplete frame that begins there; at the end of ``data``: there is none."""
+        """Keep the incomplete frame that begins at ``at``, if that is not the end of ``data``."""
         self._pieces = [data[at:]] if at < len(data) else []
         self._had = len(data) - at
         self._needed = self._had + lacking(data, at) if self._had else 0
 
     def add(self, data: bytes, at: int) -> tuple[bytes | None, int]:
-        """Add what it lacks, and no more: what follows is not copied. All of it, if it may be complete now; and the
-        offset of what was not added."""
+        """Add the bytes that it lacks; later ones are not copied. Returns the frame if it may be complete, and the
+        offset of the rest."""
         size = self._needed - self._had
         if size == 1:  # or it is not known yet: its first line
             line_end = data.find(b"\n", at)

@@ -62,9 +62,9 @@ class DeliveryBuffer:
     """Deliveries in order of arrival, one element of each list a record.
 
     :ivar tails: the numbers of the reply subject: see :class:`AckSubject`
-    :ivar payloads: large ones as views of what was read
+    :ivar payloads: large ones as views of the read bytes
     :ivar blocks: header blocks; None for a record without; empty while no record has one
-    :ivar size: bytes of all of it, about
+    :ivar size: approximate number of bytes
     """
 
     subjects: list[bytes] = field(default_factory=list)
@@ -100,8 +100,8 @@ class DeliveryParser:
         return buffered
 
     def take(self, data: bytes, at: int, most: int) -> int:
-        """Parse complete deliveries from ``at`` on, until the buffer has ``most``; returns the offset of what is not
-        taken: it is no delivery, is not complete, or is one too many."""
+        """Parse complete deliveries from ``at`` on, until the buffer has ``most``; returns the offset of the rest: no
+        delivery, an incomplete one, or one too many."""
         began, view = at, memoryview(data)
         find, mark, sizes, buffer = data.find, self._mark, self._sizes, self.buffer
         subjects, tails, payloads = buffer.subjects.append, buffer.tails.append, buffer.payloads.append
@@ -222,7 +222,7 @@ def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool =
 
 
 def _readable(blocks: list[bytes | None]) -> tuple[list[bytes | None], dict[int, str]]:
-    """The blocks without those of too many headers, and which these are."""
+    """The blocks without those of too many headers, and the faults of these."""
     large = {i for i, b in enumerate(blocks) if b and len(b) > 3 * MAX_HEADERS and b.count(b"\n") > MAX_HEADERS}
     return [None if i in large else b for i, b in enumerate(blocks)] if large else blocks, dict.fromkeys(
         large, TOO_MANY_HEADERS

@@ -1,7 +1,7 @@
 """Chooses the next server to connect to, and the time. Pure.
 
 Servers of the options come first, in any order; others are learned from the cluster. After a round over all of them
-that led to no connection, the next one waits.
+without a connection, the next one waits.
 """
 
 from __future__ import annotations
@@ -129,31 +129,31 @@ class ServerPool:
         return self.current, delay
 
     def times(self, within: float) -> tuple[float, float]:
-        """Seconds until which the present server must have greeted, and taken the login, where a connection must come
-        about ``within`` so many: each server of the options has its turn in the first round, if a far one has the time
-        to greet then; a dead one leaves time for the others in all."""
+        """Time limits in seconds of the present server, for its greeting and for the login, if a connection must be up
+        ``within`` seconds: each server of the options has its turn in the first round, if that leaves a far one time to
+        greet; a dead one leaves time for the others in all."""
         third = within / min(self._given, 3)
         return third if self._rounds else max(within / self._given, min(third, _GREETING)), third
 
     def silent(self) -> None:
-        """The server that was chosen last did not answer in time."""
+        """Note that the current server did not answer in time."""
         self._silent.add(self.current)
 
     def connected(self) -> None:
-        """The server that was chosen last has taken the login: what fails from here on is a new outage. It is still one
-        of this round: where connections end as soon as they are there, they are not made without a pause. After an
-        outage of all, the others may be back as well."""
+        """Note that the current server has taken the login: the next failure is a new outage. It still counts in this
+        round, so that connections that end at once are not made without a pause. After an outage of all servers, the
+        others may be back, too."""
         if self._rounds > 1:  # a whole one has failed
             self._silent.clear()
         self._rounds = 0
         self._silent.discard(self.current)
 
     def learn(self, addresses: Sequence[str]) -> bool:
-        """Add what the cluster announces; whether there are new ones. An empty list says nothing.
+        """Add servers that the cluster announces; true if there are new ones. An empty list says nothing.
 
-        A server that is not announced any more is kept, because it may be back when the others are down, but not more
-        than :data:`_LEARNED` of these: the oldest go. A bare address must have the certificate, and gets the login, of
-        the current server.
+        A server that is not announced any more is kept, because it may be back when the others are down, but at most
+        :data:`_LEARNED` of these: the oldest go. A bare address must have the certificate, and gets the login, of the
+        current server.
         """
         if self._only is not None:
             return False
@@ -168,7 +168,7 @@ class ServerPool:
         return bool(new)
 
     def at(self, address: str) -> Server | None:
-        """The server of this host and port, one of the cluster; None: it is no address."""
+        """The server of the cluster at this address, host and port; None = no address."""
         return next((server for server in self._servers if server.address == address), self._learned(address))
 
     def _learned(self, address: str) -> Server | None:

@@ -1,4 +1,4 @@
-"""How messages to JetStream are acknowledged: what ``ackMode=auto`` becomes, and where fast ingest is too dangerous."""
+"""Chooses how JetStream acknowledges messages: resolves ``ackMode=auto``, and refuses unsafe fast ingest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ..settings import NatsSettings
 
 
 class AckModeChoice:
-    """``mode`` of one bridge: ``message``, ``batch`` or ``none``; with ``ackMode=auto`` it is known after the first
-    topics."""
+    """``mode`` of one bridge: ``message``, ``batch`` or ``none``; the first topics resolve ``ackMode=auto``."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self._settings, self._warn = settings, warn
@@ -22,13 +21,11 @@ class AckModeChoice:
 
     @property
     def may_become_batches(self) -> bool:
-        """Whether ``auto`` takes fast ingest where it can: with ids it is slower, but only both together keep the
-        order."""
+        """Whether ``auto`` may choose fast ingest: slower with ids, but only both together keep the order."""
         return self._automatic and self._settings.ordered == self._settings.dedup
 
     def choose(self, version: tuple[int, ...], streams: Sequence[StreamInfo]) -> None:
-        """Resolve ``auto``: fast ingest if ids need no answer each, and the server's version and the streams allow
-        it."""
+        """Resolve ``auto``: fast ingest if it may be chosen, and the server's version and the one stream allow it."""
         able = version >= FAST_SINCE and all(s.batched for s in streams)
         if not self._chosen and streams:
             self._chosen = True
@@ -42,8 +39,8 @@ class AckModeChoice:
         self._chosen = True
 
     def fall_back_to_messages(self, why: str) -> bool:
-        """Fast ingest will not do (any more), for the reason that is logged. True: use acknowledgements per message
-        instead. Only in ``auto`` and without order: only fast ingest keeps the order with many messages in flight."""
+        """Give up fast ingest and log ``why``; true = messages are acknowledged one by one instead. Only in ``auto``
+        and without order, which only fast ingest keeps with many messages in flight."""
         if not self._automatic or self._settings.ordered:
             return False
         if self.mode == "batch":
@@ -52,14 +49,14 @@ class AckModeChoice:
         return True
 
     def dedup_is_safe(self, stream: StreamInfo | None) -> bool:
-        """Whether fast ingest to this stream counts a repeated id as stored only after its message is committed. A
-        replicated stream counts it as soon as the message is proposed to the replicas (without fast ingest it answers
-        409): a resend would be acknowledged and then lost with the leader. An unknown stream may be replicated."""
+        """Whether fast ingest to this stream acknowledges a repeated id only after its message is committed. A
+        replicated stream acknowledges it once the message is proposed to the replicas (409 without fast ingest): a
+        resend could be acknowledged, and lost with the leader. An unknown stream may be replicated."""
         return not self._settings.dedup or (stream is not None and stream.replicas == 1)
 
     def require_safe_dedup(self, name: str | None, stream: StreamInfo | None) -> None:
-        """:raises ConfigError: fast ingest was asked for where a repeated id may be counted as stored too early (never
-        with ``order=partition``, where :class:`~.fast_ingest.FastIngestPublisher` prevents it)"""
+        """Refuse fast ingest where a repeated id may count as stored too early (ConfigError). With ``order=partition``,
+        :class:`~.fast_ingest.FastIngestPublisher` prevents that."""
         if self._settings.ack_mode == "batch" and not self._settings.ordered and not self.dedup_is_safe(stream):
             why = "may be replicated" if stream is None else "is replicated"
             raise ConfigError(
@@ -69,5 +66,5 @@ class AckModeChoice:
 
 
 def stream_text(name: str | None) -> str:
-    """A stream in an error; None: it is not known yet."""
+    """A stream in an error text; None = unknown yet."""
     return f"stream {name!r}" if name else "the stream of the topics"

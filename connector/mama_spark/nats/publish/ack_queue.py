@@ -1,4 +1,4 @@
-"""Acknowledgements, refusals and events that wait for the publisher to poll."""
+"""Queues acknowledgements, refusals and events until the publisher polls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mama_spark.contracts.errors import ConfigError
 
 
 class AckQueue:
-    """Filled while the publisher drives its connection, or by the thread of another client."""
+    """Filled while the publisher drives its connection, or by the thread of a caller's client."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
@@ -41,7 +41,7 @@ class AckQueue:
             self._wake()
 
     def keep_warnings(self) -> None:
-        """Forget the rest, which is of a connection that is given back: the next one tells its own."""
+        """Drop all but warnings: the rest belongs to a connection that is given back."""
         with self._changed:
             warnings = [event for event in self._result.events if event.kind is EventKind.WARNING]
             self._result, self._tokens = PollResult(events=warnings), 0
@@ -61,13 +61,13 @@ class AckQueue:
         self._changed.notify()
 
     def ready(self, want: int) -> bool:
-        """Whether ``want`` tokens are there, or something urgent."""
+        """Whether ``want`` tokens are answered, or the publisher must wake up."""
         return self._urgent or self._failure is not None or self._tokens >= max(1, want)
 
     def take(self) -> PollResult:
-        """Everything that is there.
+        """Take all results.
 
-        :raises ConfigError: it is empty, and :meth:`fail` was called with that
+        :raises ConfigError: the error of :meth:`fail`, once the queue is empty
         """
         with self._changed:
             self._urgent = False
@@ -77,7 +77,7 @@ class AckQueue:
         return result
 
     def wait(self, timeout: float, want: int) -> PollResult:
-        """Wait until it is :meth:`ready`, or ``timeout`` seconds, then :meth:`take`; where another thread fills it."""
+        """Wait until :meth:`ready`, at most ``timeout`` seconds, then :meth:`take`; another thread fills the queue."""
         with self._changed:
             self._wanted = max(1, want)
             if timeout > 0:

@@ -1,4 +1,4 @@
-"""What comes back over the connection of a bridge: acknowledgements, refusals and events, for its queue."""
+"""Puts acknowledgements, refusals and events of a bridge's connection into its queue."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from .stream_router import StreamRouter
 if TYPE_CHECKING:
     from .client_connection import CallersClient
 
-_REMEMBERED = 128 * 1024  #: sends that are kept
+_REMEMBERED = 128 * 1024  #: sends
 
 
 class NatsAnswers:
     """A :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
 
-    :param fast_ingest: None: there are no batches
+    :param fast_ingest: None = no batches
     :param warn: called with warnings for the log
-    :param fences: hears which connection there is; None = nobody asks
-    :param conflicts: looks into refusals of changes that expect a revision; None = there are none
+    :param fences: learns of lost and new connections; None = without ``exactlyOnce``
+    :param conflicts: interprets refusals of changes that expect a revision; None = without a bucket
     :ivar base: token on the wire of the bridge's token 0
-    :ivar unacknowledged: bytes and tokens of sends that are answered once they are written
+    :ivar unacknowledged: bytes and tokens of sends that count as answered once written
     :ivar waiting_for_capacity: the publisher has more to send, and is woken when there is room
     """
 
@@ -75,9 +75,9 @@ class NatsAnswers:
                 self._answered(tokens, stored_anew=0 if repeated else int(sequences.max()))
 
     def _is_elsewhere(self, stream: str, domain: str | None, tokens: Int64s) -> bool:
-        """Whether an acknowledgement comes from another domain than that of the settings, where a stream takes the same
-        topic: the intended stream has not stored the message. From another stream of the same domain, the account has
-        led the message there, and nothing more is published."""
+        """Whether an acknowledgement does not count: a stream of another domain than ``jsDomain`` takes the same topic,
+        and the intended stream has not stored the message. Another stream of the same domain got the message by the
+        account's mapping: then nothing more is published."""
         wanted = self._router.settings.js_domain
         if wanted is None or wanted == domain:
             if (stray := self._router.stray(stream, lambda: self.sent.of(tokens))) is not None:
@@ -179,14 +179,14 @@ class _Run:
 
 
 class LatestSends:
-    """The latest sends in runs, oldest first: their topics, and what they expected. A permission violation names a
-    subject, and no message. One thread adds, and another one may take."""
+    """Topics and messages of the latest sends, in runs, oldest first: a permission violation names only a subject. One
+    thread adds, another one may take."""
 
     def __init__(self) -> None:
         self._runs: deque[_Run] = deque()
 
     def add(self, first_token: int, topics: pa.DictionaryArray, messages: MessageBatch | None = None) -> None:
-        """One run of sends, with tokens from ``first_token`` on; :meth:`message` returns the ``messages``."""
+        """Add a run of sends with tokens from ``first_token``; :meth:`message` returns the ``messages``."""
         self._runs.append(_Run(first_token, topics, messages))
         while len(self._runs) > 1 and self._runs[1].first_token < first_token - _REMEMBERED:
             self._runs.popleft()
@@ -207,8 +207,7 @@ class LatestSends:
         return found
 
     def take(self, subject: str, exact: bool) -> Int64s:
-        """Tokens of the sends to ``subject``, each returned once. Not ``exact``: the server wrote the subject in lower
-        case."""
+        """Tokens of the sends to ``subject``, each returned once. Not ``exact``: ``subject`` is in lower case."""
         found = []
         for run in list(self._runs):
             names = run.topics.dictionary.to_pylist()
@@ -221,7 +220,7 @@ class LatestSends:
 
 
 def _without_topics(topics: pa.DictionaryArray, mine: list[int]) -> pa.DictionaryArray:
-    """The same topics with some set to null: their sends are settled, and must be settled once."""
+    """Topics with some set to null, so that their sends are settled once."""
     indices = topics.indices.to_numpy(zero_copy_only=False)
     mask = pa.array(np.isin(indices, mine))
     return pa.DictionaryArray.from_arrays(

@@ -30,7 +30,7 @@ _CHUNK = 1024 * 1024  #: bytes of one call of ``send``
 
 
 class AttachedBridge(NatsBridge):
-    """Messages go by public calls of the client, which stays the caller's; made by :meth:`attach`."""
+    """Publishes by public calls of the client, which stays the caller's. Made by :meth:`attach`."""
 
     def __init__(self, settings: NatsSettings, context: Any, client: Client, loop: CallersLoop) -> None:
         super().__init__(settings)
@@ -51,7 +51,7 @@ class AttachedBridge(NatsBridge):
 
         :param js: ``nats.js.JetStreamContext``
         :param loop: the client's loop; None = found from the client, or else the running one
-        :param client: of the context; None = found from it
+        :param client: the context's client; None = found from the context
         :raises ConfigError: the client or the loop cannot be found
         """
         settings = NatsSettings(dedup=dedup, ack_mode="message", **options)

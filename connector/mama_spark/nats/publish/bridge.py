@@ -50,8 +50,8 @@ from .stream_router import StreamRouter, jetstream_of
 
 #: Maximum bytes of frames of one call of ``send``.
 _CHUNK = 4 * 1024 * 1024
-_LAST_WORD = 1.0  #: seconds in which the server has read what it has got, or is left
-_MAX_PAYLOAD = 1024 * 1024  #: before a server has said it
+_LAST_WORD = 1.0  #: seconds for the server to read all that was sent; then its connection is closed
+_MAX_PAYLOAD = 1024 * 1024  #: until a server has told its limit
 
 
 class NatsBridge(PublisherBridge):
@@ -73,7 +73,7 @@ class NatsBridge(PublisherBridge):
         self._fences: Fences | None = None  # with exactlyOnce
         self._conflicts: Conflicts | None = None  # with a bucket
         self._requests: NatsRequests | None = None
-        self._checked_for = 0  # bytes of a message, at most, as far as messages were checked
+        self._checked_for = 0  # largest ``max_payload`` for which messages were checked
 
     def __repr__(self) -> str:
         return (
@@ -111,9 +111,9 @@ class NatsBridge(PublisherBridge):
         return self._router.describe()
 
     def describe_load(self, streams: StreamRange) -> list[str]:
-        """How messages are spread over a stream set, a line for the set and one for each stream.
+        """Spread of the messages over a stream set: a line for the set, and one for each stream.
 
-        :raises ConfigError: a write would be refused, members that are missing aside
+        :raises ConfigError: a write would be refused, for more than missing members
         """
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
@@ -177,8 +177,8 @@ class NatsBridge(PublisherBridge):
         return ValidationResult(sorted(bad.items()), non_retriable)
 
     def _expecting_an_id(self, batch: MessageBatch) -> dict[int, PublishError]:
-        """Rows that expect the id of the message before them, where that would not end well: fast ingest, unless all go
-        on without it, acknowledges them and stores nothing, and replicated streams may not survive it."""
+        """Bad rows among those that expect the id of the message before them: fast ingest, unless the bridge gives it
+        up, acknowledges them and stores nothing; replicated streams may not survive them."""
         rows = hd.rows_with(batch, hd.EXPECTED_LAST_ID)
         error: PublishError | None = None
         if len(rows) and self.mode == "batch":
@@ -242,7 +242,7 @@ class NatsBridge(PublisherBridge):
             raise ClientClosed("the bridge is not open")
         connection.driver.catch_up()
         if self._fences is not None and connection.doubted:
-            return 0  # rows would wait for what becomes of this server, and another one can take them
+            return 0  # rows would wait for the fate of this server, while another one can take them
         return min(MAX_UNWRITTEN - connection.unwritten, _CHUNK) if connection.up else 0
 
     def _write(self, part: MessageBatch, first_token: int, order: Int64s | None = None) -> None:
@@ -322,7 +322,7 @@ class NatsBridge(PublisherBridge):
             self._requests.close()
             self._requests = None
         if self.mode == "none" and connection.up:
-            with contextlib.suppress(Unavailable):  # what the server has not read ends with the connection
+            with contextlib.suppress(Unavailable):  # bytes that the server has not read end with the connection
                 connection.ping(self.settings.retry_deadline)
         connection.listener = None
         if self._fast_ingest is not None:
@@ -333,7 +333,7 @@ class NatsBridge(PublisherBridge):
             try:
                 connection.ping(_LAST_WORD)
                 connection.driver.discard_unsent(False)
-            except MamaError:  # who comes next must not find messages of this bridge on their way
+            except MamaError:  # the next bridge must not find messages of this one in transit
                 connection.driver.abort_unsent("its publisher has ended")
                 connection.close()
         self._ack_queue.keep_warnings()

@@ -1,8 +1,7 @@
-"""A client of nats-py that belongs to the caller, on whose event loop it stays: messages go by its public calls, and
-what becomes of its connection is looked up now and then, because its callbacks are the caller's.
+"""The caller's nats-py client, on the caller's event loop: publishes by its public calls, and polls the state of its
+connection, because its callbacks are the caller's.
 
-What was not written when the connection broke is discarded, so that nothing is sent after a reconnect that the
-publisher's window does not know of.
+Bytes unwritten at a disconnect are discarded: nothing unknown to the publisher's window is sent after a reconnect.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class CallersLoop:
         """Run a coroutine on the loop, and wait for it.
 
         :raises BackgroundTaskFailed: the loop is closed
-        :raises Unavailable: it took longer than ``timeout``
+        :raises Unavailable: it took longer than ``timeout`` seconds
         """
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -87,7 +86,7 @@ def _ended(error: RuntimeError) -> BackgroundTaskFailed:
 
 
 class CallersClient:
-    """The client, as a bridge uses it."""
+    """Connection of a bridge over the caller's client."""
 
     def __init__(self, loop: CallersLoop, client: Client) -> None:
         self.loop, self.client = loop, client
@@ -99,8 +98,8 @@ class CallersClient:
         self._up = False
         self._epoch = 0
         self._reconnects = 0
-        self._error: Exception | None = None  # the last one that was looked at
-        self._error_before: Exception | None = None  # the connection was lost
+        self._error: Exception | None = None  # seen at the last look
+        self._error_before: Exception | None = None  # before the connection was lost
         self._inbox_subject = self.inbox.decode() + ">"
         self._rows: deque[list[Row]] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -112,7 +111,7 @@ class CallersClient:
 
     @property
     def why_down(self) -> str:
-        """Why a lost connection is not restored; empty = not known."""
+        """Why a lost connection is not restored; empty = unknown."""
         error = self.client.last_error
         if self.up or error is None or error is self._error_before:
             return ""
@@ -122,7 +121,7 @@ class CallersClient:
         """Subscribe to the inbox.
 
         :raises ConfigError: the server does not allow the subscription
-        :raises Unavailable: it did not accept it in time
+        :raises Unavailable: no answer within ``timeout`` seconds
         """
         try:
             self.subscription = await self.client.subscribe(
@@ -201,7 +200,7 @@ class CallersClient:
         if self.listener is not None:
             self.listener.on_reply(msg.subject.encode(), classify(frame))
 
-    # --- what becomes of the connection ---------------------------------------------------------------------------
+    # --- state of the connection ----------------------------------------------------------------------------------
 
     async def _look_often(self) -> None:
         while not self.closed:
@@ -232,7 +231,7 @@ class CallersClient:
             self._start_publishing()
 
 
-# --- contexts of the caller, which have no public calls for these: who gives both needs none -------------------------
+# --- client and loop of a context, which has no public calls for them; only needed where the caller gives none -------
 
 
 def client_of(context: Any) -> Client:

@@ -1,8 +1,8 @@
-"""Interprets refusals of changes of keys because of another revision.
+"""Interprets refusals of changes of keys that expected another revision.
 
-A stream without replicas looks at the expected revision before it looks for the id: it refuses the repetition of a
-message that it has stored. A replicated one does not say which revision is there while another change of the key is
-being decided. So the leader is asked.
+A stream without replicas checks the expected revision before the id, so it refuses the repetition of a stored message.
+A replicated stream does not name the present revision while it decides another change of the key. So the leader is
+asked.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..protocol.direct_get import StoredMessage
 from ..protocol.headers import EXPECTED_LAST, MARKER_REASON
 from .ack_queue import AckQueue
 
-_TOLD = re.compile(r"\d+$")  #: the revision that was there, where the server says it
+_TOLD = re.compile(r"\d+$")  #: the present revision, where the server names it
 _NOTHING = StoredMessage(0, "", "")
 
 
 class _Change(NamedTuple):
-    """A send that was refused: ``expected`` is the revision, ``refusal`` the server's."""
+    """A refused send, the revision that it expected, and the server's refusal."""
 
     token: int
     subject: str
@@ -44,21 +44,21 @@ class _Change(NamedTuple):
 
 
 class Conflicts:
-    """Of the messages of one bridge, on the thread that drives the connection.
+    """Refused changes of one bridge, on the thread that drives the connection.
 
-    :param stream_for: name of the stream that takes a subject; empty: not known
+    :param stream_for: name of the stream that takes a subject; empty = unknown
     """
 
     def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
         self._api, self._queue, self._stream_for = api, queue, stream_for
         self._refused: deque[_Change] = deque()
-        self._removed: dict[str, int] = {}  # keys that do not exist: revision of what says so
+        self._removed: dict[str, int] = {}  # by missing key: revision of its marker
 
     def __bool__(self) -> bool:
         return bool(self._refused)
 
     def expecting(self, part: MessageBatch) -> MessageBatch:
-        """The messages to send: a key that must not exist is expected at the revision of its marker."""
+        """Messages to send: a key that must not exist expects the revision of its marker."""
         topics = part.topics.to_pylist() if self._removed else []
         if part.headers is not None and not self._removed.keys().isdisjoint(topics):
             maps = part.headers.to_pylist()
@@ -69,7 +69,7 @@ class Conflicts:
         return part
 
     def takes(self, token: int, message: MessageBatch | None, refusal: PublishError) -> bool:
-        """Whether :meth:`resolve` will say what this refusal of a message means; None: not known any more."""
+        """Whether :meth:`resolve` will interpret this refusal; ``message``: None = forgotten."""
         if message is None or message.headers is None or not isinstance(refusal, ExpectationFailed):
             return False
         (subject,), (entries,) = message.topics.to_pylist(), message.headers.to_pylist()
@@ -81,8 +81,8 @@ class Conflicts:
         return True
 
     def resolve(self) -> None:
-        """Ask about some of the refused changes: for the last message of the key, and for the one that followed the
-        expected one. A change that was stored is that, as long as the bucket keeps it."""
+        """Ask for the last message of some refused keys, and for the one after the expected revision. A change that was
+        stored is the latter, as long as the bucket keeps it."""
         some = [self._refused.popleft() for _ in range(min(AT_ONCE // 2, len(self._refused)))]
         calls: list[tuple[str, dict[str, Any] | None]] = []
         for c in some:
@@ -112,19 +112,17 @@ class Conflicts:
             self._queue.refusals(Refusals(token, self._conflict(change, *found), now))
 
     def _conflict(self, change: _Change, last: StoredMessage, following: StoredMessage) -> PublishError:
-        """
-        :param last: of the key
-        :param following: the first one of it behind the expected revision
-        """
+        """The refusal to report. ``last``: last message of the key; ``following``: first one above the expected
+        revision."""
         none, told = change.expected in (0, self._removed.get(change.subject)), _TOLD.search(change.refusal.info)
         revision = int(told[0]) if told else last.sequence  # which may be later
         there = f"the key was at revision {revision}" if revision else "the key had no revision"
         wanted = "it was not to exist" if none else f"{change.expected} was expected"
         kind: type[PublishError] = ExpectationFailed
-        needed = revision if told else change.expected  # the leader may be another one, which is behind
+        needed = revision if told else change.expected  # another leader, which is behind, may have answered
         if last.sequence < needed or following.sequence <= change.expected < last.sequence:
             kind = OutcomeUnknown
-        elif last.sequence == change.expected:  # whoever was before it was refused, too
+        elif last.sequence == change.expected:  # the change before it was refused, too
             kind = NotReady
         elif none and (last.headers.get(kv.OPERATION) in (kv.DELETE, kv.PURGE) or MARKER_REASON in last.headers):
             kind, self._removed[change.subject] = NotReady, last.sequence

@@ -56,9 +56,9 @@ class _OpenBatch:
 class FastIngestPublisher:
     """Batches of one bridge, on the thread that drives the connection.
 
-    :param router: finds the stream of a topic; is told which streams do not allow fast ingest
-    :param send_plain: writes messages outside of batches, under tokens from the given one on
-    :param wait: drives the connection for so many seconds, or until so many tokens are answered
+    :param router: finds the stream of a topic; learns which streams do not allow fast ingest
+    :param send_plain: writes messages outside of batches, with tokens from the given one
+    :param wait: drives the connection: maximum seconds, wanted number of answered tokens
     :ivar alone: messages outside of batches
     """
 
@@ -166,7 +166,7 @@ class FastIngestPublisher:
             self._end(open_batch)
 
     def poll(self, timeout: float, want: int) -> PollResult:
-        """Ends batches that got no answer for :data:`IDLE`."""
+        """As :meth:`.PublisherBridge.poll`; ends batches without an answer for :data:`IDLE`."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -187,7 +187,7 @@ class FastIngestPublisher:
                 self._end(open_batch)
 
     def _give_up_late_batches(self) -> None:
-        """Those whose last answer was lost with a leader, so that others may begin."""
+        """Give up ended batches whose last answer was lost with a leader, so that others may begin."""
         if self._connection.up and self._resolved is None:
             timeout = self._settings.wait_timeout
             old = time.monotonic() - timeout - IDLE
@@ -215,7 +215,7 @@ class FastIngestPublisher:
         self._report_resolved()
 
     def on_denied(self, tokens: Int64s, error: PublishError) -> None:
-        """The server dropped messages, which it answers to no batch."""
+        """Settle messages that the server dropped; their batches get no answer about them."""
         self.alone.start()
         for open_batch in list(self._by_id.values()):
             settled = open_batch.batch.denied(tokens, error)
@@ -251,7 +251,7 @@ class FastIngestPublisher:
             self._ack_queue.refusals(Refusals(tokens, error, now))
 
     def resolve(self, done: Callable[[], None]) -> bool:
-        """After a reconnect: end each open batch, so that the server reports what it has stored; then call ``done``.
+        """After a reconnect, end each open batch, so that the server reports its stored messages; then call ``done``.
         False: no batch is open, and ``done`` is not called."""
         if not self._by_id:
             return False

@@ -1,12 +1,12 @@
-"""Which sends of a bridge may still be stored: over the present connection, and over those that it had before.
+"""Tells which sends of a bridge may still be stored: over its present connection, and over earlier ones.
 
-On the present one, a message that no stream stores is sent behind them, and its answer by the leader of the stream says
-that all before it are there, refused or lost. What was sent over another one is certain when its server has said so
-(:mod:`..jetstream.server_probe`), which a thread asks. Both only when somebody wants to know, and each for one stream:
-another one may have no leader.
+On the present connection, a message that no stream stores follows the sends; the answer of the stream's leader proves
+that all sends before it are stored, refused or lost. For an earlier connection, a thread asks its server
+(:mod:`..jetstream.server_probe`). Both happen on demand, and for each stream alone, because another one may have no
+leader.
 
-What nats-server (2.15) offers instead, with its rate: thousands of messages a second, with one and three replicas.
-Without it: 68 and 28.
+Alternatives in nats-server 2.15, with their rates: thousands of messages a second, with one and three replicas. Without
+them: 68 and 28.
 
 - ``Nats-Expected-Last-Subject-Sequence`` of a subject that each attempt writes to refuses old messages: 29 and 4. It
   needs a message of ours in the stream; replicated streams take one message at a time.
@@ -45,14 +45,12 @@ from ..settings import NatsSettings
 
 logger = logging.getLogger("mama_spark")
 
-_ASK_AGAIN = 0.5  #: seconds after which an answer is taken for lost, or a leader may be there
+_ASK_AGAIN = 0.5  #: seconds to the next question: an answer may be lost, or a leader elected
 _PROBE_AGAIN = 0.5  #: seconds between two questions to a server
 
 
 class RowsOfStream(NamedTuple):
-    """:ivar subject: of one of them, as it was sent
-    :ivar rows: of some sends
-    """
+    """Rows of some sends to one stream; ``subject``: subject of one of them, as sent."""
 
     stream: str
     subject: str
@@ -61,10 +59,10 @@ class RowsOfStream(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Left:
-    """Sends ``[first, end)`` over a connection that is left.
+    """Sends ``[first, end)`` over an earlier connection.
 
-    :ivar asked: a topic of each stream of which its server is asked
-    :ivar why: by each stream that may still store some
+    :ivar asked: a topic of each stream that its server is asked about
+    :ivar why: reason, by stream that may still store some
     """
 
     first: int
@@ -81,10 +79,9 @@ class _Left:
 
 @dataclass(slots=True)
 class _Fence:
-    """Behind the sends before ``end`` to one stream: its leader is asked twice, the second time when they had time to
-    settle.
+    """Question to the leader of one stream behind the sends before ``end``, asked again after time to settle.
 
-    :ivar number: of what its leader is asked, again and again; ``reply``: where the answers come
+    :ivar number: number of the question; ``reply``: subject of its answers
     """
 
     end: int
@@ -97,10 +94,10 @@ class _Fence:
 
 
 class Fences:
-    """For the thread of the bridge, but where it says another thing.
+    """For the bridge's thread, unless noted.
 
-    :param subjects: one of each stream that is published to
-    :ivar sent: the token behind the last one that was sent
+    :param subjects: returns a subject of each stream that is published to
+    :ivar sent: token after the last sent one
     """
 
     def __init__(
@@ -111,9 +108,9 @@ class Fences:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._connection, self._subjects, self._clock = settings, connection, subjects, clock
-        self.sent = self._begun = 0  # the first one over the present connection
+        self.sent = self._begun = 0  # first token over the present connection
         self._left: list[_Left] = []
-        self._certain: dict[str, int] = {}  # by stream: sends over the present connection before that
+        self._certain: dict[str, int] = {}  # by stream: sends over the present connection below this token
         self._fences: dict[str, _Fence] = {}  # by stream
         self._closed = threading.Event()
         self.connected()
@@ -172,7 +169,7 @@ class Fences:
         return fence
 
     def _begin(self, fence: _Fence, subject: str) -> None:
-        self._forget(fence)  # an answer to what was asked before does not count
+        self._forget(fence)  # an answer to an earlier question does not count
         fence.answered = False
         fence.number, fence.reply = self._connection.answers.expect(partial(self._answered, fence))
         self._ask(fence, subject)
@@ -187,7 +184,7 @@ class Fences:
         fence.answered = fence.answered or not is_nobody(answer)
 
     def _look(self, stream: str, subject: str) -> int:
-        """The send over the present connection before which all to the stream are certain."""
+        """Token over the present connection below which all sends to the stream are certain."""
         fence, now = self._fences.get(stream), self._clock()
         if fence is None:
             pass
@@ -211,7 +208,7 @@ class Fences:
             self._forget(fence)
         self._fences.clear()
 
-    # --- connections that are left: a thread for each --------------------------------------------------------------
+    # --- earlier connections: a thread for each --------------------------------------------------------------------
 
     def _ask_server(self, left: _Left, subjects: Mapping[str, str]) -> None:
         begun = bool(left.asked)

@@ -1,4 +1,4 @@
-"""Asks JetStream why it does not acknowledge: whether the streams that are published to still store anything."""
+"""Asks JetStream why acknowledgements are missing: whether the streams of the write still store messages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from ..jetstream.answers import ApiError, ApiForbidden
 MOST_STREAMS = 3
 #: Seconds to wait for an answer; the publisher waits meanwhile.
 ANSWER_TIME = 2.0
-#: Seconds between two requests; within them a working stream stores what was just resent.
+#: Seconds between two requests, in which a working stream stores the latest resends.
 BETWEEN = 0.5
 
 
 def explain(last_sequence: Callable[[str], int], server: str, streams: Sequence[str]) -> str:
-    """Why messages that were sent to ``streams`` are not acknowledged: a sentence for the log. Never raises
-    :class:`MamaError`.
+    """Why ``streams`` do not acknowledge messages: a sentence for the log. Never raises :class:`MamaError`.
 
-    :param last_sequence: asks for that of a stream; raises :class:`MamaError`
+    :param last_sequence: asks for the last sequence of a stream; raises :class:`MamaError`
     :param server: name and version
     """
     if not streams:

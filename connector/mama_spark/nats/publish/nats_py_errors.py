@@ -1,5 +1,4 @@
-"""Maps exceptions of a caller's nats-py client to the errors of :mod:`mama_spark.contracts.errors`, by one table;
-unknown ones have a default."""
+"""Maps exceptions of a caller's nats-py client to errors of this package, by one table and a default."""
 
 from __future__ import annotations
 

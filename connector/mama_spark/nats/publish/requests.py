@@ -97,7 +97,7 @@ class NatsRequests:
 
 
 def _text(subject: bytes) -> str:
-    """The subject of whoever asks, who may write anything: what is no text cannot be answered."""
+    """A requester's subject; bytes that are no text are replaced, and get no answer."""
     return subject.decode(errors="replace")
 
 

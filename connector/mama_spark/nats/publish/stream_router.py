@@ -47,7 +47,7 @@ class StreamRouter:
         self._checked: Any = None
 
     def stream_for(self, topic: str) -> str:
-        """Name of the stream that takes ``topic``; empty if it is not known."""
+        """Name of the stream that takes ``topic``; empty = unknown."""
         return self._owners.get(topic) or self.settings.stream or ""
 
     def streams_published_to(self) -> list[str]:
@@ -55,12 +55,12 @@ class StreamRouter:
         return sorted(name for name in named if name)
 
     def duplicate_window(self) -> float | None:
-        """The shortest of the known streams, in seconds; None: none was looked up."""
+        """Shortest duplicate window of the known streams, in seconds; None = no stream is known."""
         known = (self.cache.streams.get(name) for name in self.streams_published_to())
         return min((stream.duplicate_window for stream in known if stream is not None), default=None)
 
     def topic_of_each_stream(self) -> dict[str, str]:
-        """A topic, as it is sent, by each known stream that takes one."""
+        """A topic, as sent, by known stream."""
         topics = {stream: topic for topic, stream in self._owners.items() if stream}
         if self.set is None or not topics:
             return topics
@@ -68,7 +68,7 @@ class StreamRouter:
         return dict(zip(topics, subjects.to_pylist(), strict=True))
 
     def rows_by_stream(self, topics: pa.DictionaryArray) -> Iterator[RowsOfStream]:
-        """Which rows each stream takes; a topic whose stream is not known is one of its own."""
+        """Rows by stream; a topic whose stream is unknown counts as a stream."""
         names = [self.stream_for(topic) or topic for topic in topics.dictionary.to_pylist()]
         for name, rows in rows_by_stream(topics, names):
             first = topics.take(pa.array(rows[:1]))
@@ -76,8 +76,7 @@ class StreamRouter:
             yield RowsOfStream(name, sent[0].as_py(), rows)
 
     def stray(self, stream: str, topics: Callable[[], Iterable[str]]) -> ConfigError | None:
-        """Why nothing can be published any more when this stream has acknowledged messages with these ``topics``; None:
-        it may."""
+        """Error that ends the write if this stream should not have acknowledged messages with these ``topics``."""
         if stream not in self._right:
             wanted = self.streams_published_to() if self.settings.exactly_once or self.settings.stream else []
             if wanted and stream not in wanted:
@@ -109,10 +108,10 @@ class StreamRouter:
             return f"{server} acknowledges nothing, and does not say why: {e}"
 
     def _streams_of_last_topics(self, find: Callable[[str], Iterable[str]]) -> list[str]:
-        """Over a connection of the user's, topics are not looked up before they are published to."""
+        """Streams of the last topics, which a bridge over a caller's client does not look up before it publishes."""
         topics = [] if self._checked is None else self._checked[1].to_pylist()[:MOST_STREAMS]
         found: set[str] = set()
-        with contextlib.suppress(MamaError):  # what cannot be asked now is not known
+        with contextlib.suppress(MamaError):  # without an answer they stay unknown
             for topic in filter(None, topics):
                 found.update(find(topic))
         return sorted(found)
@@ -136,7 +135,7 @@ class StreamRouter:
     def check(self, connection: SocketConnection) -> None:
         """Check that JetStream is on and that the stream of the settings exists.
 
-        :raises ConfigError: it does not, or a publisher cannot use the stream
+        :raises ConfigError: one is missing, or a publisher cannot use the stream
         """
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
@@ -158,7 +157,7 @@ class StreamRouter:
         st.refresh(api, cache, [name])
         stream = cache.streams.get(name) or st.stream_info(api, cache, name)
         if stream is not None:
-            if stream.subjects:  # else no topic belongs to it, which is said when the topics are known
+            if stream.subjects:  # else no topic belongs to it, which the check of the topics reports
                 self._validate(stream)
                 self._choose_mode(connection, [stream])
         elif name in cache.info_denied:
@@ -171,14 +170,14 @@ class StreamRouter:
             raise ConfigError(f"there is no stream {name!r}; {known}")
 
     def _check_set(self, connection: SocketConnection, streams: StreamSet) -> None:
-        """Anew for each bridge: a writer must not go on with a set that has grown."""
+        """Check the set anew for each bridge: a writer must not go on with a set that has grown."""
         members = prepare_members(jetstream_of(connection, self.settings), self.cache, streams, self.settings)
         for stream in members:
             self._validate(stream)
         self._choose_mode(connection, members)
 
     def _warn_unchecked(self, subject: str, stream: str | None) -> None:
-        """The permissions hide the settings of a stream: continue without the check where that is safe."""
+        """Warn that the permissions hide a stream's settings, and go on where that is safe."""
         self._warn(f"no permission to ask {self.settings.api_prefix}{subject}: {stream_text(stream)} is not checked")
         self._require_safe_dedup(stream)
 
@@ -313,13 +312,13 @@ class StreamRouter:
             self._choose_mode(connection, found)
 
     def _must_know_streams(self) -> bool:
-        """Whether the stream of the acknowledgement comes too late: what is stored is looked for where it is stored,
-        another stream than the named one is refused, and a fast batch holds messages of one stream."""
+        """Whether topics are resolved before sends: ``exactlyOnce`` searches in the stream, a stream other than the
+        named one is refused, and a fast batch holds messages of one stream."""
         s = self.settings
         return s.exactly_once or s.stream is not None or self.acks.mode == "batch" or self.acks.may_become_batches
 
     def _refuse_weights(self, topics: list[str]) -> None:
-        """:raises ConfigError: messages of one topic go to several streams, and must go to one"""
+        """:raises ConfigError: messages of one topic go to several streams, where one is required"""
         split = next((t for t in topics if len(self.cache.led.get(t, ())) > 1), None)
         if split is None or not self._must_know_streams():
             return

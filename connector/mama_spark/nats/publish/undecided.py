@@ -1,10 +1,10 @@
-"""Streams to which messages go one at a time, lest a repeated id is taken for stored, and the messages that go alone.
+"""Sends messages outside of fast-ingest batches where a stream could acknowledge a repeated id and store nothing.
 
-A replicated stream counts an id as stored in a fast-ingest batch once its message is proposed. A server that loses the
-lead may remember ids of proposals that came to nothing; when it leads again within the duplicate window, it
-acknowledges them, and stores nothing. So batches to these streams hold only messages that no server has seen. Others
-go alone, and are refused while their ids are known so: at the beginning (an earlier attempt of the task may have sent
-them), and after messages that a batch did not store.
+A replicated stream counts an id in a fast-ingest batch as stored once its message is proposed. A server that loses the
+lead may remember ids of failed proposals; when it leads again within the duplicate window, it acknowledges them, and
+stores nothing. So batches to these streams hold only messages that no server has seen. Others go alone, and are refused
+while their ids are known in this way: at the beginning (an earlier attempt of the task may have sent them), and after
+messages that a batch did not store.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..protocol.parser import Frame
 from ..settings import NatsSettings
 from .ack_queue import AckQueue
 
-#: After a refusal, a batch is begun again when so many messages were stored one by one without another refusal. Each
-#: batch that a refusal ends costs a resend of what was sent behind it, and messages in order wait for each other.
+#: Messages stored one by one after a refusal, without another one, before a batch begins. Each batch that a refusal
+#: ends costs a resend of the messages behind it, and messages in order wait for each other.
 ALONE, ALONE_IN_ORDER = 4096, 32
 
 _ASK_AGAIN = 1.0  #: seconds
@@ -37,8 +37,8 @@ _ASK_AGAIN = 1.0  #: seconds
 
 @dataclass(slots=True)
 class _Alone:
-    """:ivar left: so many messages must be stored anew
-    :ivar asked: number of the question who leads; ``ask_at``: when the next one is due
+    """:ivar left: number of messages that must still be stored anew
+    :ivar asked: number of the question to the leader; ``ask_at``: time of the next one
     """
 
     left: float
@@ -47,11 +47,11 @@ class _Alone:
 
 
 class UndecidedStreams:
-    """Of one bridge. Messages go alone until as many as may be in flight were stored anew, or one, by a leader that
-    leads for longer than the duplicate window: it has decided all that came before, and nobody else remembers any.
+    """Streams of one bridge to which messages go alone, until ``max_in_flight`` of them were stored anew; or one, by a
+    leader in office for longer than the duplicate window: it has decided all before, and no other server remembers any.
 
-    An earlier attempt may have sent its rows in another order: those that a server remembers are then anywhere among
-    the rows of this one. So with ``exactlyOnce``, which allows that, only such a leader ends the beginning of a task.
+    An earlier attempt may have sent its rows in another order, which ``exactlyOnce`` allows: the ids that a server
+    remembers may then be anywhere among the rows of this attempt. So only such a leader ends the beginning of a task.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class UndecidedStreams:
     ) -> None:
         self._connection, self._settings, self._clock = connection, settings, clock
         self._alone: dict[str, _Alone] = {}  # by stream: since a message was stored anew
-        self._decided: set[str] = set()  # nobody remembers what an earlier attempt has sent
+        self._decided: set[str] = set()  # no server remembers ids of an earlier attempt
 
     def __contains__(self, stream: str) -> bool:
         alone = self._alone.get(stream)
         return alone is None or alone.left > 0
 
     def seen(self, stream: str) -> None:
-        """A server has seen messages that will be sent again."""
+        """Note that a server has seen messages that will be resent."""
         if (alone := self._alone.pop(stream, None)) is not None:
             self._connection.answers.forget(alone.asked)
 
     def stored_anew(self, stream: str, sequence: int) -> None:
-        """A message that was sent alone has this sequence."""
+        """Note that a message sent alone was stored at this sequence."""
         alone = self._alone.get(stream)
         if alone is None:
             any_order = self._settings.exactly_once and stream not in self._decided
@@ -85,8 +85,8 @@ class UndecidedStreams:
                 self._connection.publish(f"{self._settings.api_prefix}STREAM.INFO.{stream}", b"", reply)
 
     def _answered(self, stream: str, sequence: int, answer: Frame) -> None:
-        """By the leader, or by one that does not know yet that it is none any more, and so lacks the message."""
-        with contextlib.suppress(MamaError, KeyError):  # nobody says it
+        """Apply the leader's answer; a former leader that does not know of the election lacks the message."""
+        with contextlib.suppress(MamaError, KeyError):  # no usable answer
             info = StreamInfo.of(answer_of(answer.payload))
             if info.last >= sequence and info.led_for > info.duplicate_window:
                 self._alone[stream].left = 0
@@ -109,14 +109,14 @@ class _Probe:
 class LoneMessages:
     """Messages of one bridge that are sent outside of batches.
 
-    To :class:`UndecidedStreams` they are sent one at a time. While one of them is not answered, nothing is sent to its
-    stream, also no batch. When the publisher was told that the outcome is unknown, it sends the same message again, and
-    none that would be stored before it.
+    To :class:`UndecidedStreams` they are sent one at a time. While one is unanswered, nothing is sent to its stream,
+    also no batch. After an unknown outcome, the publisher sends the same message again, and none that would be stored
+    before it.
 
-    After a refused message, which ends its batch, they are sent one by one, too, so that each gets its own answer:
-    all at once, or in order one at a time.
+    After a refused message, which ends its batch, the next ones are sent one by one, too, so that each gets its own
+    answer: all at once, or in order one at a time.
 
-    :param send_plain: writes messages, under tokens from the given one on
+    :param send_plain: writes messages, with tokens from the given one
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class LoneMessages:
     def send(
         self, stream: str, rows: MessageBatch, first_token: int, dedup_is_safe: Callable[[str], bool]
     ) -> int | None:
-        """How many were sent; None: a batch may take them."""
+        """Number of messages sent; None = a batch may take them."""
         if self._probe is not None and self._probe.stream == stream:
             return 0
         if (stream in self._undecided and not dedup_is_safe(stream)) or (self._left and self._settings.ordered):
@@ -156,7 +156,7 @@ class LoneMessages:
     def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
         """Apply answers to messages that were sent alone.
 
-        :param stored_anew: the last sequence; 0: they were not
+        :param stored_anew: the last sequence; 0 = none was stored anew
         """
         if refused:
             self.start()
@@ -172,20 +172,20 @@ class LoneMessages:
         self._ack_queue.wake()
 
     def start(self) -> None:
-        """A message was refused: the next ones go alone."""
+        """Send the next messages alone, after a refused one."""
         self._left = ALONE_IN_ORDER if self._settings.ordered else ALONE
 
     def on_disconnected(self) -> None:
         self._give_up(OutcomeUnknown("the connection to NATS was lost"))
 
     def give_up_late(self, idle: float) -> None:
-        """:param idle: seconds after the time limit, when the window has given up too"""
+        """Give up a message ``idle`` seconds after its time limit, when the window has given up, too."""
         timeout = self._settings.wait_timeout
         if self._probe is not None and time.monotonic() - self._probe.at >= timeout + idle:
             self._give_up(AckTimeout(f"no acknowledgement within {timeout:g} s"))
 
     def _give_up(self, error: PublishError) -> None:
-        """Nothing is sent until the publisher has this answer."""
+        """Report the outcome; nothing is sent until the publisher has it."""
         if self._probe is not None:
             self._undecided.seen(self._probe.stream)
             self._ack_queue.refusals(Refusals(np.array([self._probe.token]), error, time.monotonic()))

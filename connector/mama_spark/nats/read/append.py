@@ -16,13 +16,13 @@ RETRY_DELAYS = (0.1,)  #: seconds before each resend; the last value repeats
 
 
 class Appender:
-    """Publishes by a bridge of its own, and waits until all is stored. For one thread.
+    """Publishes through its own bridge, and waits until all records are stored. Not thread-safe.
 
     :param timeout: seconds for which a record is resent
-    :param stream: that must take all; None = found from the topics
-    :param dedup: records have ids, by which the server drops resent ones that were stored; without ids, a record that
-        may have been stored is not resent
-    :param in_flight: records that are on their way at once
+    :param stream: stream that must take all records; None = found from the topics
+    :param dedup: records have ids, by which the server drops resends of stored ones; without ids, a record that may be
+        stored is not resent
+    :param in_flight: maximum number of unanswered records
     :raises ConfigError: there is no such stream
     """
 
@@ -52,8 +52,8 @@ def append(settings: NatsSettings, stream: str, batch: MessageBatch, timeout: fl
 
     :param timeout: seconds for each record
     :raises ConfigError: there is no such stream, or it does not take one of the topics
-    :raises PublishError: one was rejected, or its outcome is not known; those before it are stored
-    :raises Unavailable: one was not stored within ``timeout`` seconds; those before it are
+    :raises PublishError: a record was rejected, or has an unknown outcome; those before it are stored
+    :raises Unavailable: a record was not stored within ``timeout`` seconds; those before it are
     """
     with contextlib.closing(Appender(settings, timeout, stream, dedup=batch.ids is not None, in_flight=1)) as appender:
         last = None

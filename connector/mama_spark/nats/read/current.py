@@ -1,8 +1,8 @@
-"""The last message of each subject, as of one sequence of the stream.
+"""Reads the last message of each subject, as of one sequence of the stream.
 
-A consumer that begins with the last message of each subject delivers these in order, and then what came meanwhile; so
-when nothing is pending for it, the last that it delivered of each subject is the state at that sequence, whatever was
-overwritten on the way. Which replica has the consumer makes no difference: it ends when that has caught up.
+A consumer that begins with the last message of each subject delivers these in order, and then newer messages. So when
+it has nothing pending, its last delivery of each subject is the state at that sequence, whatever was overwritten
+meanwhile. Any replica may hold the consumer: it ends when that one has caught up.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ _SMALL = 512
 
 
 def read_newest(logs: LogConnection, stream: StreamInfo, filters: list[str], payloads: bool) -> Iterator[Records]:
-    """See :meth:`~mama_spark.contracts.record_log.RecordLog.current`.
-
-    :param stream: as the server has just told it
-    """
+    """See :meth:`~mama_spark.contracts.record_log.RecordLog.current`; ``stream``: the server's latest answer."""
     newest = stream.limit("max_msgs_per_subject") != 1
     sent = payloads or stream.size <= _SMALL * stream.messages
     wanted = SequenceRange(0, sys.maxsize, filters, headers=payloads, payloads=sent, newest=newest)
@@ -49,8 +46,8 @@ def read_current(
     logs: LogConnection, stream: StreamInfo, index: StreamIndex, wanted: CurrentRecords, filters: list[str]
 ) -> Iterator[Records]:
     """As :meth:`~mama_spark.contracts.record_log.RecordLog.read_current`: by their range, or from a consumer of all
-    that is current, whichever delivers less. That one lacks those whose topics have changed since, which come last.
-    ``stream``: as it was when its log was opened."""
+    current records, whichever delivers less. That consumer lacks records whose topics have changed since opening
+    ``stream``'s log; these come last."""
     before, last = int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
     newest = wanted.before + len(wanted) < index.count(filters, before) - index.count(filters, last)
     found = SequenceRange(0 if newest else before, last, filters, newest=newest)
@@ -61,7 +58,7 @@ def read_current(
     left = np.setdiff1d(wanted.sequences, np.concatenate(came)).tolist() if newest else []
     for i in range(0, len(left), AT_ONCE):
         calls = [(f"STREAM.MSG.GET.{stream.name}", {"seq": one}) for one in left[i : i + AT_ONCE]]
-        answers = logs.api.request_all(calls)  # what does not come is left to the changes
+        answers = logs.api.request_all(calls)  # the changes bring missing ones
         if messages := [message_of(answer) for answer in answers if isinstance(answer, dict)]:
             yield records_of_stored(messages)
 

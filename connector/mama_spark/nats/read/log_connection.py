@@ -16,16 +16,15 @@ from ..settings import NatsSettings
 from .consumer_course import SubscriptionBroken
 from .pull_subscription import PullSubscription
 
-#: Seconds in which a new leader applies what another replica had. If it is still behind, the stream was restored.
+#: Seconds for a new leader to apply messages of other replicas. If it is still behind, the stream was restored.
 _CATCH_UP = 5.0
 
 
 class LogConnection:
-    """Tells the open subscriptions what becomes of the connection (a
-    :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`).
+    """Connection whose events go to the open subscriptions (a ``ConnectionListener``).
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
-    :ivar subscriptions: of running reads
+    :ivar subscriptions: subscriptions of running reads
     """
 
     def __init__(self, settings: NatsSettings, timeout: float = 30.0) -> None:
@@ -35,7 +34,7 @@ class LogConnection:
         self._connection: SocketConnection | None = None
 
     def connect(self) -> None:
-        """Asks JetStream nothing."""
+        """Connect, without a request to JetStream."""
         self._use(POOL.checkout(self.settings))
 
     def _use(self, connection: SocketConnection) -> SocketConnection:
@@ -55,11 +54,11 @@ class LogConnection:
         return self._connection
 
     def stream(self, name: str, read: tuple[str, int] = ("", 0), **details: bool) -> StreamInfo:
-        """The stream; where its last sequence is below one that was told before, after some seconds with a leader.
+        """State of the stream; if its last sequence fell, waits some seconds for a leader that has more.
 
-        :param read: identity, and a sequence that the caller has read of it
+        :param read: identity, and a sequence of it that the caller has read
         :raises ConfigError: there is no such stream, or the permissions hide it
-        :raises Unavailable: no leader tells it
+        :raises Unavailable: no leader answers
         """
         found, key = self._ask(name, details), f"the last sequence of stream {name!r}"
         known = (read, self.connection().cached(key) or read)
@@ -70,11 +69,11 @@ class LogConnection:
         return found
 
     def stream_with(self, name: str, sequence: int, patience: float = math.inf, **details: bool) -> StreamInfo:
-        """The stream as a leader tells it that has this sequence. A new leader answers before it has applied all that
-        others have, and while there is none, any replica does (nats-server 2.15).
+        """State of the stream from a leader that has this sequence. A new leader answers before it has applied all
+        messages of others, and without a leader any replica answers (nats-server 2.15).
 
-        :param patience: seconds after which a leader is believed that lacks it
-        :raises Unavailable: none has it within the time limit
+        :param patience: seconds after which a leader that lacks it is believed
+        :raises Unavailable: no leader has it within the time limit
         """
         behind = dict[tuple[str | None, str], float]()  # when a leader first lacked it
 
@@ -88,10 +87,7 @@ class LogConnection:
         return self.api.retry(f"the read of stream {name!r}", look)
 
     def decided_last(self, name: str, topic: str, patience: float | None = None) -> int:
-        """See :class:`~mama_spark.contracts.batch_ledger.BatchLedger`.
-
-        :param topic: that the stream takes
-        """
+        """See :meth:`.BatchLedger.decided_last`; ``topic``: a topic that the stream takes."""
         return self.api.decided_last(topic, lambda: self.stream(name), patience)
 
     def _ask(self, name: str, details: dict[str, bool]) -> StreamInfo:
@@ -103,7 +99,7 @@ class LogConnection:
             raise ConfigError(f"there is no stream {name!r}")
         return found
 
-    # --- what becomes of the connection, on the thread that drives it -----------------------------------------
+    # --- events of the connection, on the thread that drives it -----------------------------------------------
 
     def on_acks(self, columns: list[AckColumns]) -> None:
         """Nothing is published here."""

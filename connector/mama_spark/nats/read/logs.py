@@ -22,11 +22,11 @@ from .stream_log import NatsLog, ServedStream
 
 __all__ = ["NatsLog", "NatsLogs"]
 
-#: A topic that only wildcards stand for.
+#: A topic that only wildcards match.
 _NOBODYS = "?"
 #: Names of streams that keep buckets of values and objects.
 _BUCKETS = (key_value.STREAM, "OBJ_")
-#: Streams of the connector's own, as they are called where no option says otherwise.
+#: Default names of the connector's own streams.
 _OWN = (
     *(SinkOptions.batches_stream, SinkOptions.sources_stream),
     *(SinkOptions.events_stream, SinkOptions.advisories_stream),
@@ -56,10 +56,9 @@ class NatsLogs(LogConnection, RecordLogBridge):
         connection.cache(_JETSTREAM_CHECKED, True)
 
     def names(self, topics: Sequence[str]) -> list[str]:
-        """All streams when no topic is given. A topic is what a stream stores, not what it takes. Streams without
-        subjects of their own (mirrors, streams that only source others) are not found by topic, and those that keep the
-        last message of a subject for somebody (buckets, streams of the connector's own) not by one that begins with a
-        wildcard."""
+        """Names of all streams if no topic is given, else of those that store the topics. Not found by topic: streams
+        without subjects of their own (mirrors, streams that only source others). Not found by a topic that begins with
+        a wildcard: streams that keep the last message of a subject (buckets, the connector's own)."""
         if not topics:
             return sorted(self._names(None))
         found: set[str] = set()
@@ -87,15 +86,15 @@ class NatsLogs(LogConnection, RecordLogBridge):
         )
 
     def _config(self, name: str) -> dict[str, Any] | None:
-        """None: the stream has just been deleted, or the permissions hide it, which :meth:`log` will say."""
+        """Configuration of a stream; None = just deleted, or hidden by the permissions, as :meth:`log` will say."""
         try:
             return self.log(name).info.config
         except ConfigError:
             return None
 
     def _streams(self) -> list[StreamInfo]:
-        """All streams but those that may store anything, such as members of a stream set, which are read by name. None,
-        where the permissions hide them."""
+        """All streams but those that may store anything, such as members of a stream set, which are read by name. Empty
+        if the permissions hide them."""
         connection = self.connection()
         if connection.cached(_MAY_NOT_LIST) is not None:  # each request would be a line in the server's log
             return []
@@ -138,16 +137,13 @@ def _is_own(name: str) -> bool:
 
 
 def _list_streams(api: JetStream) -> list[StreamInfo]:
-    """Streams that are no buckets, by name.
-
-    :raises ApiForbidden: the permissions do not allow the request
-    """
+    """Streams that are no buckets, by name. ApiForbidden: the permissions do not allow the request."""
     found = [StreamInfo.of(one) for one in api.listed("STREAM.LIST", "streams")]
     return sorted((stream for stream in found if not stream.name.startswith(_BUCKETS)), key=lambda stream: stream.name)
 
 
 def _log_statuses(api: JetStream) -> list[LogStatus]:
-    """A stream that is deleted meanwhile is left out."""
+    """Status of each stream, without streams deleted meanwhile."""
     found = []
     for stream in _list_streams(api):
         readers: list[ConsumerInfo] = []

@@ -1,8 +1,8 @@
 """Subscription to one JetStream pull consumer (NATS ADR-13), with pull requests kept open ahead of the reader.
 
-Deliveries are read in bulk when the reader's thread drives the connection. Two limits bound its memory: the bytes that
-open requests may still deliver, and the received bytes that were not taken. A request that ends is renewed only below
-the second limit. Each consumer has one subscription; any error ends it, and the reader creates another consumer.
+The reader's thread reads deliveries in bulk when it drives the connection. Two limits bound the memory: the bytes that
+open requests may still deliver, and the received bytes that the reader has not taken. An ended request is renewed only
+below the second limit. Each consumer has one subscription; any error ends it, and the reader creates another consumer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .consumer_course import SubscriptionBroken
 
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
-READ_AHEAD = 4 * 1024 * 1024  #: bytes that may wait for the reader; at more, requests are not renewed
-ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
+READ_AHEAD = 4 * 1024 * 1024  #: waiting bytes above which requests are not renewed
+ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
 
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
-_FEW = 256  #: up to as many records, one request is enough
+_FEW = 256  #: records for which one request is enough
 _ANY_BYTES = 1 << 40
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
 
@@ -38,9 +38,9 @@ class PullSubscription:
     """One subscription to one consumer.
 
     :param after: sequence after which it begins
-    :param up_to: last sequence, beyond which nothing is requested; None: what comes is read without an end
-    :param most: messages of a request, which then does not end by its bytes: that costs a message where the consumer
-        began with the last of each subject (nats-server 2.15)
+    :param up_to: last sequence, beyond which nothing is requested; None = read without end
+    :param most: messages of a request, which then does not end by its bytes: that costs a message of a consumer that
+        begins with the last of each subject (nats-server 2.15)
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class PullSubscription:
         return at
 
     def _records_added(self) -> None:
-        """Pass on the received records if they are enough, or the last ones."""
+        """Pass on the received records if they fill a batch, or are the last ones."""
         buffer = self._parser.buffer
         sequence, _, _, pending = buffer.tails[-1].split(b".")[:4]
         last = pending == b"0" or (self._up_to is not None and int(sequence) >= self._up_to)
@@ -118,7 +118,7 @@ class PullSubscription:
         self._ended = self._ended or (last and self._up_to is not None)
 
     def _on_frame(self, frame: Frame) -> None:
-        """A status instead of a delivery."""
+        """Apply a status, which comes instead of a delivery."""
         size = self._open_requests.pop(frame.subject.decode(errors="replace"), None) if frame.status else None
         if size is None:
             return
@@ -162,7 +162,7 @@ class PullSubscription:
             self.connection.drive(timeout, lambda: self._something)
         with self.connection.turn:
             if not self._something:
-                self._flush_buffer()  # passes on records even if they are few
+                self._flush_buffer()  # however few they are
             return self._next()
 
     @property

@@ -1,8 +1,8 @@
-"""Reads a range of a stream: one consumer after another (:mod:`.consumer_course`) until the range is read.
+"""Reads a range of a stream, by one consumer after another (:mod:`.consumer_course`).
 
-It is read when a record at or after its end was delivered, when a new consumer has nothing pending, or when two in a
-row delivered nothing and say so later; and when the leader of the stream has its end and no more of it: a consumer may
-be at a replica that does not have all of it yet, and so may a new leader, which is waited for.
+The range is read to its end when a record at or after the end was delivered, when a new consumer has nothing pending,
+or when two consumers in a row deliver nothing and report so later. The leader of the stream must have the end, and no
+more records of the range: the consumer's replica may lack some, and so may a new leader, which is waited for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .pull_subscription import REQUEST_BYTES, ROWS, PullSubscription
 
 _SILENCE = 0.5  #: seconds without a record after which the state of the consumer is requested
 _INFO_TIMEOUT = 3.0
-#: Seconds until a replica that lacks messages is asked again.
+#: Seconds between two reads from a replica that lacks messages.
 _REPLICA_BEHIND = 0.05
 
 
@@ -34,9 +34,9 @@ _REPLICA_BEHIND = 0.05
 class SequenceRange:
     """The records ``after < sequence <= up_to`` on ``filters`` (none = all).
 
-    :ivar up_to: a sequence that the stream has; ``sys.maxsize``: all that it has, also what comes meanwhile
-    :ivar newest: of what there is when the read begins, only the last of each subject; all of what comes meanwhile, or
-        follows where a consumer was lost
+    :ivar up_to: a sequence of the stream; ``sys.maxsize`` = all records, also new ones
+    :ivar newest: only the last record of each subject of those at the beginning of the read; all newer ones, and all
+        that follow a lost consumer
     """
 
     after: int
@@ -48,15 +48,12 @@ class SequenceRange:
 
 
 T = TypeVar("T")
-#: Makes what the caller wants of a buffer of deliveries and its numbers; None = nothing.
+#: Converts a buffer of deliveries and its numbers; None = nothing.
 Convert = Callable[[DeliveryBuffer, DeliveryNumbers], T | None]
 
 
 def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
-    """Records of the range.
-
-    :param views: see :func:`~mama_spark.nats.protocol.records.records_of`
-    """
+    """Conversion into records of the range; ``views``: see :func:`~mama_spark.nats.protocol.records.records_of`."""
 
     def convert(buffer: DeliveryBuffer, numbers: DeliveryNumbers) -> Records | None:
         records = records_up_to(records_of(buffer, numbers, wanted.headers, views), wanted.up_to)
@@ -66,14 +63,14 @@ def as_records(wanted: SequenceRange, views: bool = False) -> Convert[Records]:
 
 
 class RangeReader(Generic[T]):
-    """Reads one range of the ``stream``, as it was when its log was opened. ``convert`` is applied to the deliveries of
-    the range; the last ones may lie behind its end."""
+    """Reads one range of ``stream``, as it was when its log was opened. ``convert`` gets the deliveries of the range;
+    the last ones may lie behind its end."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, wanted: SequenceRange, convert: Convert[T]) -> None:
         self._logs, self._api, self._timeout = logs, logs.api, logs.timeout
         self._stream, self._wanted, self._convert = stream, wanted, convert
         self._course = ConsumerCourse(max(0, wanted.after), time.monotonic())
-        self._exhausted = False  # two consumers said later that nothing is left, which is not always true
+        self._exhausted = False  # two consumers reported later that nothing is left, perhaps wrongly
 
     def __iter__(self) -> Iterator[T]:
         """:raises Unavailable: no replica has all of the range within the time limit"""
@@ -98,7 +95,7 @@ class RangeReader(Generic[T]):
             return exhausted and self._next_is_stored()
         self._exhausted = False
         end = self._stream.last if self._wanted.up_to == sys.maxsize else self._wanted.up_to
-        while True:  # until the leader that answers is one that has the end
+        while True:  # until one and the same leader, which has the end, has answered
             led = self._leader_with(end)
             if self._next_is_stored():
                 return True
@@ -154,7 +151,7 @@ class RangeReader(Generic[T]):
         return None
 
     def _consume(self, consumer: str) -> Generator[T, None, bool]:
-        """Whether nothing is left of the range."""
+        """Read from a consumer; true if nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
         most = None
         if wanted.newest:
@@ -192,7 +189,7 @@ class RangeReader(Generic[T]):
         return True
 
     def _check(self, consumer: str) -> bool:
-        """Request the state of the consumer, after a while without records: whether nothing is left of the range.
+        """Ask for the state of a silent consumer; true if nothing is left of the range.
 
         :raises SubscriptionBroken: the consumer is gone, or lost (:class:`ConsumerCourse`)
         :raises ConfigError: the stream is gone
@@ -200,7 +197,7 @@ class RangeReader(Generic[T]):
         try:
             limit = min(_INFO_TIMEOUT, self._timeout)
             answer = self._api.request(f"CONSUMER.INFO.{self._stream.name}.{consumer}", timeout=limit)
-        except Unavailable as e:  # its server, or all servers, are away: the next request shows which
+        except Unavailable as e:  # its server, or each server, is away: the next request shows which
             raise SubscriptionBroken(str(e)) from e
         except ApiError as e:
             if e.code == NO_STREAM:

@@ -1,4 +1,4 @@
-"""Tells streams that can be read as a log, and limits that may remove records before they are read. Pure."""
+"""Checks whether a stream can be read as a log, and which limits may remove records before they are read. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAGS = {
 
 
 def require_log(name: str, retention: str) -> None:
-    """:raises ConfigError: the stream does not keep what its consumers have taken"""
+    """:raises ConfigError: the stream drops records that its consumers have taken"""
     if retention != "limits":
         raise ConfigError(
             f"stream {name!r} has the retention {retention!r}: it drops what its consumers have taken, so it cannot be "
@@ -54,7 +54,7 @@ def require_newest(info: StreamInfo) -> None:
 
 
 def warnings(info: StreamInfo) -> list[str]:
-    """One sentence for each way in which a stream may remove records before they are read."""
+    """One sentence for each limit by which a stream may remove records before they are read."""
     found = []
     for key, text in _LIMITS.items():
         if (value := info.limit(key)) is not None and _discards_old(info.config, key):
@@ -66,7 +66,7 @@ def warnings(info: StreamInfo) -> list[str]:
 
 
 def removal(info: StreamInfo) -> Removal:
-    """The records that the limits of a stream remove. A marker says that a record has expired."""
+    """The records that the limits of a stream remove. A marker tells of an expired record."""
     each, age = info.limit("max_msgs_per_subject"), info.limit("max_age")
     discards = {key for key in _LIMITS if info.limit(key) is not None and _discards_old(info.config, key)}
     marked = age is None or info.limit("subject_delete_marker_ttl") is not None
@@ -102,7 +102,7 @@ def config_of(name: str, settings: LogSettings) -> dict[str, Any]:
 
 
 def _discards_old(config: Mapping[str, Any], key: str) -> bool:
-    """Whether the oldest record is removed at this limit (instead of the new one being rejected)."""
+    """Whether this limit removes the oldest record, instead of rejecting the new one."""
     if key == "max_msgs_per_subject" and not config.get("discard_new_per_subject"):
         return True
     return config.get("discard") != "new"

@@ -1,5 +1,4 @@
-"""Questions about the records of a stream that the server answers without sending them: how many match, which are
-missing, the sequence at a time, and how far a number of messages reaches."""
+"""Answers of the server about records that it need not send: numbers of matches, missing ones, sequence at a time."""
 
 from __future__ import annotations
 
@@ -16,25 +15,25 @@ from ..jetstream.consumers import probe
 from .log_connection import LogConnection
 from .range_reader import RangeReader, SequenceRange, as_records
 
-#: Maximum number of deleted records that the server is asked to list, which it does in one message of any size. With
-#: more, the existing records are read instead.
+#: Maximum number of deleted records that the server is asked to list, in one message of any size. With more, the
+#: existing records are read instead.
 MOST_LISTED = 100_000
 _FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2261, 12, 31, tzinfo=UTC)  # times that the server accepts
-#: A range that has this part of its limit is full enough: to find a better end costs more than it gains.
+#: Fraction of its limit at which a range is full enough: a better end costs more than it gains.
 _ENOUGH = 0.9
 #: Questions about one end.
 _MOST_STEPS = 40
 
 
 class StreamIndex:
-    """``info``: of the stream when its log was opened."""
+    """``info``: state of the stream when its log was opened."""
 
     def __init__(self, logs: LogConnection, info: StreamInfo) -> None:
         self._logs, self._info = logs, info
 
     def count(self, filters: list[str], after: int) -> int:
-        """Number of records that a consumer beginning there would have pending. The server computes it from its index
-        of subjects, block by block, without reading messages."""
+        """Number of records that match after a sequence: pending for a consumer that begins there. The server computes
+        it from its index of subjects, block by block, without reading messages."""
         where = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(0, after) + 1, "filter_subjects": filters}
         return probe(self._logs.api, self._info, where).pending
 
@@ -43,10 +42,7 @@ class StreamIndex:
         return probe(self._logs.api, self._info, where).position + 1
 
     def missing(self, info: StreamInfo, after: int, up_to: int) -> list[tuple[int, int]]:
-        """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`.
-
-        :param info: of the stream at the moment that is asked for
-        """
+        """See :meth:`.RecordLog.missing`; ``info``: state of the stream at the moment in question."""
         bounds = info.bounds
         low, high = max(0, after) + 1, min(up_to, bounds.last)
         found = [(low, min(high, bounds.first - 1))] if low <= high and low < bounds.first else []
@@ -62,8 +58,7 @@ class StreamIndex:
 
 
 def missing_ranges(present: Iterable[Int64s], low: int, high: int) -> list[tuple[int, int]]:
-    """Ranges, both ends inclusive, of numbers in ``low .. high`` that are not in ``present``, which ascends from array
-    to array."""
+    """Ranges, both ends inclusive, of numbers in ``low .. high`` that are missing in ``present`` (ascending arrays)."""
     found: list[tuple[int, int]] = []
     for numbers in present:
         edges = np.concatenate(([low - 1], numbers))
@@ -74,7 +69,7 @@ def missing_ranges(present: Iterable[Int64s], low: int, high: int) -> list[tuple
 
 
 def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ascending ranges; neighbours become one."""
+    """Ascending ranges, with neighbours merged."""
     result: list[tuple[int, int]] = []
     for low, high in found:
         if result and result[-1][1] + 1 == low:
@@ -84,14 +79,11 @@ def merge_ranges(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def match_range(limit: int, after: int, up_to: int, count: Callable[[int], int]) -> MatchRange:
-    """See :class:`~mama_spark.contracts.record_log.RecordLog`.
-
-    :param count: messages that match and have a higher sequence; more may come at any time
-    """
+    """See :meth:`.RecordLog.match_range`; ``count``: number of matches above a sequence, which may grow at any time."""
 
     def found(last: int) -> int:
         behind = count(last)
-        return count(after) - behind  # asked last: what arrived meanwhile makes it too many, never too few
+        return count(after) - behind  # asked last: arrivals between make it too many, never too few
 
     total = found(up_to)
     if total <= limit:

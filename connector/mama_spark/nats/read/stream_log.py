@@ -33,10 +33,10 @@ _RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the reque
 
 
 class NatsLog(RecordLog):
-    """Reading removes nothing: its consumers have no acknowledgements.
+    """Record log whose consumers have no acknowledgements, so that reading removes nothing.
 
     :param info: the server's last answer about the stream; None = ask it
-    :raises ConfigError: there is no such stream, the permissions hide it, or it drops what consumers have taken
+    :raises ConfigError: there is no such stream, the permissions hide it, or it drops records that consumers have taken
     """
 
     def __init__(self, logs: LogConnection, name: str, info: StreamInfo | None = None) -> None:
@@ -68,7 +68,7 @@ class NatsLog(RecordLog):
         return found
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """What the stream holds counts, too: its subjects may have been others."""
+        """Stored topics count, too: the subjects of the stream may have changed."""
         for topic in topics:
             if may_store(self.info.config, topic) is False and not self._index.count([topic], 0):
                 text = f"stream {self.name!r} holds no topic {topic!r}: it {stores_text(self.info.config)}"
@@ -84,7 +84,7 @@ class NatsLog(RecordLog):
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """The end of a range is that which the leader of the stream has. Closing the iterator deletes its consumer; a
+        """Ends where the leader of the stream has the end of the range. Closing the iterator deletes its consumer; a
         few megabytes are fetched ahead.
 
         :raises Unavailable: no replica has all of the range within the time limit
@@ -97,7 +97,7 @@ class NatsLog(RecordLog):
         yield from self.read_as(wanted, as_records(wanted, views=True))
 
     def read_as(self, wanted: SequenceRange, convert: Convert[T]) -> Iterator[T]:
-        """The results of ``convert`` for the deliveries of a range; otherwise as :meth:`read`."""
+        """As :meth:`read`, with the results of ``convert`` for the deliveries."""
         return iter(RangeReader(self._logs, self.info, wanted, convert))
 
     def current(self, topics: Sequence[str] = (), since: int = 0, payloads: bool = True) -> Iterator[Records]:
@@ -131,8 +131,8 @@ class NatsLog(RecordLog):
         return self.bounds().last if last is None else last
 
     def trim(self, before: int) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`; by a purge up to a sequence (NATS ADR-10). Sequences
-        are never skipped, however large ``before`` is."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. Purges up to a sequence (NATS ADR-10); never skips
+        sequences, however large ``before`` is."""
         bounds = self.bounds()
         if before <= bounds.first:
             return
@@ -162,7 +162,7 @@ class NatsLog(RecordLog):
     # --- telemetry -------------------------------------------------------------------------------------------
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
-        """See :class:`~mama_spark.contracts.record_log.RecordLog`. For monitoring: a failure is only logged."""
+        """See :class:`~mama_spark.contracts.record_log.RecordLog`. For monitoring: errors are only logged."""
         try:
             _show_progress(self._api, self.name, name, max(0, up_to) + 1, sorted(filters_of(topics)))
         except MamaError as e:
@@ -197,8 +197,8 @@ class ServedStream:
 
 
 def _show_progress(api: JetStream, stream: str, consumer: str, following: int, filters: list[str]) -> None:
-    """Show that everything below ``following`` was read, as the floor of acknowledgements of the consumer; a reset
-    moves it (NATS ADR-60). It is created if missing and delivers nothing: nobody reads through it."""
+    """Show that all records below ``following`` are read, as the floor of acknowledgements of the consumer, which a
+    reset moves (NATS ADR-60). The consumer is created if missing, and delivers nothing."""
     _require_name(consumer, "a consumer")
     what = f"{stream}.{consumer}"
     answer = api.find(f"CONSUMER.INFO.{what}", None, NO_CONSUMER)
@@ -226,6 +226,6 @@ def _show_progress(api: JetStream, stream: str, consumer: str, following: int, f
 
 
 def _require_name(name: str, of: str) -> None:
-    """:raises ConfigError: it is no name of a stream or consumer"""
+    """:raises ConfigError: not a name of a stream or consumer"""
     if not name or any(c in name for c in " .*>/\\\t\r\n\0"):
         raise ConfigError(f"{name!r} is no name of {of}")

@@ -1,7 +1,7 @@
 """Follows a JetStream stream from a position on, with a consumer that is replaced whenever it fails.
 
 :class:`NatsTail` is polled and never waits: it asks for consumers, and looks later for the answers;
-:mod:`.consumer_course` says when one has failed.
+:mod:`.consumer_course` tells when one has failed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .pull_subscription import PullSubscription
 log = logging.getLogger(__name__)
 
 SILENCE = 2.0  #: seconds without a message after which the consumer is checked
-#: Seconds to wait for records under way, however many consumers were lost: a log may be idle for days.
+#: Seconds to wait for records in transit, however many consumers were lost: a log may be idle for days.
 _IN_TRANSIT = Backoff(2 * SILENCE, 2 * SILENCE)
 REQUEST_TIMEOUT = 3.0  #: seconds that one request to the JetStream API may take
 
 
 class Asked:
-    """A request to the JetStream API that is not waited for."""
+    """A request to the JetStream API, without a wait for its answer."""
 
     def __init__(self, connection: SocketConnection, call: str, body: dict[str, Any] | None, timeout: float) -> None:
         """:raises Unavailable: not connected"""
@@ -57,7 +57,7 @@ class Asked:
         self._ends.callback(connection.answers.forget, number)
 
     def answer(self) -> dict[str, Any] | None:
-        """The answer; None: it has not come yet. Otherwise as :meth:`JetStream.request`, once."""
+        """The answer, None until it comes; otherwise as :meth:`JetStream.request`, once."""
         self._connection.drive(0)
         if not self._answers and not self._lost() and time.monotonic() < self._until:
             return None
@@ -73,8 +73,8 @@ class Asked:
 
 
 class _Consumer(NamedTuple):
-    """A consumer at the server, with ``pending`` messages when it was created and the ``first`` sequence of the stream
-    at that time, and the subscription to it."""
+    """A consumer and its subscription; ``pending`` messages and ``first`` sequence of the stream when it was
+    created."""
 
     subscription: PullSubscription
     pending: int
@@ -82,10 +82,7 @@ class _Consumer(NamedTuple):
 
 
 class _Creation:
-    """A consumer that is being created: the stream is looked at first, because it may be another one by now.
-
-    :raises Unavailable: not connected
-    """
+    """Creation of a consumer, after a look whether the stream is the same. Unavailable: not connected."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], replicas: int) -> None:
         self._connection, self._stream, self._after = logs.connection(), stream, after
@@ -95,9 +92,9 @@ class _Creation:
         self._asked = Asked(self._connection, f"STREAM.INFO.{stream.name}", None, REQUEST_TIMEOUT)
 
     def look(self) -> _Consumer | None:
-        """None until it is created.
+        """The consumer; None until it is created.
 
-        :raises ConfigError: it cannot be
+        :raises ConfigError: it cannot be created
         :raises Unavailable, PublishError, ProtocolError: it may be created later
         """
         answer = self._asked.answer()
@@ -124,7 +121,7 @@ class _Creation:
 
 
 class NatsTail:
-    """A :class:`~mama_spark.contracts.served_log.LogTail` of the ``stream`` as it was when its log was opened."""
+    """A :class:`~mama_spark.contracts.served_log.LogTail` of ``stream``, as it was when its log was opened."""
 
     def __init__(self, logs: LogConnection, stream: StreamInfo, after: int, filters: list[str], name: str) -> None:
         self.caught_up = False

@@ -1,5 +1,5 @@
-"""Stores each row of a batch once, whatever happens and however long it takes: :mod:`.protocol` explains how.
+"""Stores each row of a batch once, over any number of attempts: :mod:`.protocol` explains how.
 
-Pure are ``protocol`` (markers and leases), and ``matching`` (claims) over ``found_rows`` (tables of what is stored);
-``session`` talks to the middleware.
+``protocol`` (markers, leases), ``matching`` (claims) and ``found_rows`` (tables of stored rows) are pure; ``session``
+talks to the middleware.
 """

@@ -1,9 +1,9 @@
 """Rows of a batch that were found in a stream, as a multiset: each matches one row of the repetition. Pure.
 
-18 to 24 bytes a row: 96 bits of the hash of its content, its sequence (as offset), and the partition and number that
-its id names, in as few bytes as those of its run need. Rows are collected in columns of half a million, made once, and
-kept in sorted runs, so that memory grows by what is found alone. Rows of one content are in the order of their
-sequences, run by run, so all readers of a range choose the same one next.
+A row takes 18 to 24 bytes: 96 bits of its content's hash, its sequence (as offset), and the partition and number of its
+id, in as few bytes as its run needs. New rows go into columns of half a million rows, allocated once; full columns
+become sorted runs, so memory grows with the stored rows alone. Rows of equal content are ordered by sequence, so all
+readers of a range choose the same one next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import Bools, Int64s
 
-RUN = 1 << 19  #: rows that are sorted together
+RUN = 1 << 19  #: rows of a sorted run
 #: State of a row, in the upper bits of its number.
 _FREE, _MINE, _TAKEN = 0, 1, 2
 _FLAG_BITS = 2
@@ -44,15 +44,14 @@ class Keys:
 
 
 def keys_of(digests: npt.NDArray[np.uint8]) -> Keys:
-    """:param digests: XXH3-128 of the content of each row, shape (n, 16)"""
+    """The keys of XXH3-128 digests of contents, shape (n, 16)."""
     words = np.ascontiguousarray(digests)
     return Keys(words.view("<u8")[:, 0].copy(), words.view("<u4")[:, 2].copy())
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The stored row that settles each of some rows: sequence, -1 where there is none, partition and number of its
-    id."""
+    """Result of matching, one element a row: sequence of its stored row (-1: none), partition and number of its id."""
 
     sequence: Int64s
     partition: Int64s
@@ -66,7 +65,7 @@ class Found:
 
     @classmethod
     def nothing(cls, n: int) -> Found:
-        """No row of ``n`` is settled."""
+        """Result for ``n`` rows without a match."""
         return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
     def put(self, rows: Int64s, some: Found) -> None:
@@ -76,10 +75,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """Rows by their content.
+    """Rows grouped by content.
 
-    :ivar keys: each once; ``counts``: how many rows have it
-    :ivar order: the rows, those of the first key first; ``starts``: where those of each key begin
+    :ivar keys: distinct keys; ``counts``: number of rows of each
+    :ivar order: row indices, grouped by key; ``starts``: first place of each key in ``order``
     """
 
     keys: Keys
@@ -88,7 +87,7 @@ class Distinct:
     starts: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     def head(self, n: int) -> Distinct:
-        """The first ``n`` keys, without the rows that have them."""
+        """The first ``n`` keys and their counts, without row indices."""
         return Distinct(self.keys.take(np.arange(min(n, len(self.keys)))), self.counts[:n])
 
     @classmethod
@@ -103,7 +102,7 @@ class Distinct:
 
 
 def _narrow(values: UInt32s, spare: int = 0) -> Unsigned:
-    """The same in the fewest bytes that leave ``spare`` bits free."""
+    """The values in the narrowest type that leaves ``spare`` bits free."""
     most = int(values.max())
     for kind in (np.uint8, np.uint16):
         if most < 1 << (np.iinfo(kind).bits - spare):
@@ -122,7 +121,7 @@ class _Columns:
         return self.count == self._size
 
     def add(self, keys: Keys, offset: Int64s, partition: Int64s, number: Int64s) -> int:
-        """As many rows as there is room for; how many these are."""
+        """Add as many rows as fit; returns their number."""
         taken = min(len(keys), self._size - self.count)
         here, some = slice(self.count, self.count + taken), slice(taken)
         self.high[here], self.low[here] = keys.high[some], keys.low[some]
@@ -133,7 +132,7 @@ class _Columns:
 
 
 class _Run:
-    """Rows ascending by ``high``; those of one content in the order of their sequences."""
+    """Rows sorted by ``high``, then by sequence."""
 
     def __init__(self, rows: _Columns) -> None:
         n = rows.count
@@ -159,9 +158,9 @@ class _Run:
         self._number[places] = (self._number[places] & self._mask) | self._number.dtype.type(flag << int(self._bits))
 
     def places(self, keys: Keys, which: Int64s, flag: int, want: Int64s) -> Iterator[tuple[Int64s, Int64s]]:
-        """Rows of these contents that have this flag: (contents, places).
+        """Find rows with this flag: (indices into ``keys``, places in this run).
 
-        :param which: contents that are looked for; ``want``: how many rows of each content at most
+        :param which: indices of the keys to find; ``want``: maximum number of rows of each key of ``keys``
         """
         low = np.searchsorted(self.high, keys.high[which])
         n = np.searchsorted(self.high, keys.high[which], "right") - low
@@ -169,7 +168,7 @@ class _Run:
         at = low[one]
         fits = (self.low[at] == keys.low[which[one]]) & self.have(at, flag)
         yield which[one[fits]], at[fits]
-        for i in np.flatnonzero(n > 1).tolist():  # contents that were stored more than once
+        for i in np.flatnonzero(n > 1).tolist():  # contents stored more than once
             content, part = int(which[i]), slice(int(low[i]), int(low[i] + n[i]))
             free = (self.low[part] == keys.low[content]) & self.have(part, flag)
             rows = part.start + np.flatnonzero(free)[: int(want[content])]
@@ -177,7 +176,7 @@ class _Run:
 
 
 class FoundRows:
-    """:param after: sequence behind which rows were looked for"""
+    """Stored rows with sequences above ``after``."""
 
     def __init__(self, after: int, run: int = RUN) -> None:
         self._after, self._size = after, run
@@ -193,7 +192,7 @@ class FoundRows:
         return sum(run.nbytes for run in self._runs)
 
     def add(self, keys: Keys, sequences: Int64s, partitions: Int64s, numbers: Int64s) -> None:
-        """Rows, ascending by sequence. ConfigError: more than four billion messages behind ``after``."""
+        """Add rows, ascending by sequence. ConfigError: one lies more than four billion sequences above ``after``."""
         if not len(keys):
             return
         offsets = sequences - self._after
@@ -218,13 +217,13 @@ class FoundRows:
             rows.count = 0
 
     def finish(self) -> None:
-        """After the last :meth:`add`."""
+        """Sort the last rows; called after the last :meth:`add`."""
         if self._new is not None:
             self._sort(self._new)
             self._new = None
 
     def plan(self, rows: Distinct) -> Plan:
-        """Stored rows that can match these rows: first those claimed for them before, then free ones."""
+        """Choose stored rows for these rows: first those that this partition has claimed, then free ones."""
         plan = Plan(self, rows)
         for flag in (_MINE, _FREE):
             for run in range(len(self._runs)):
@@ -236,7 +235,7 @@ class FoundRows:
         return plan
 
     def take(self, plan: Plan) -> Found:
-        """Use up what the plan has; nothing may have changed since it was made."""
+        """Match rows with the stored rows of a plan; the table must be unchanged since :meth:`plan`."""
         n = len(plan.rows.order)
         found = Found.nothing(n)
         for run, rows, places in plan.matched:
@@ -248,7 +247,7 @@ class FoundRows:
         return found
 
     def claim(self, contents: Distinct, *, mine: bool) -> None:
-        """Note a claim of this partition (``mine``) or another one: it has the first free rows of each content."""
+        """Mark the first free rows of each content as claimed by this partition (``mine``) or by another one."""
         flag = _MINE if mine else _TAKEN
         want = contents.counts.copy()
         for run in self._runs:
@@ -258,7 +257,7 @@ class FoundRows:
                 np.subtract.at(want, found, 1)
 
     def numbers(self, keys: Keys, partition: int) -> dict[int, Int64s]:
-        """The numbers in ids of this partition, by the place of the content in ``keys``, where there are any."""
+        """Numbers in the stored ids of this partition, by index of the key; keys without any are left out."""
         parts: dict[int, list[Int64s]] = {}
         for run in self._runs:
             low = np.searchsorted(run.high, keys.high)
@@ -285,7 +284,7 @@ class Plan:
         self.matched: list[tuple[int, Int64s, Int64s]] = []
 
     def add(self, run: int, contents: Int64s, places: Int64s, *, mine: bool) -> None:
-        """:param contents: ascending, as many as there are ``places``; a content once a call, or alone"""
+        """:param contents: one for each of ``places``, ascending: each content once in a call, or one content alone"""
         if not len(contents):
             return
         before = self.rows.counts[contents] - self.want[contents]
@@ -297,13 +296,13 @@ class Plan:
             np.add.at(self.new, contents, 1)
 
     def claims(self) -> Distinct:
-        """Contents to claim, with how many rows of each."""
+        """Contents to claim, with the number of rows of each."""
         which = np.flatnonzero(self.new)
         return Distinct(self.rows.keys.take(which), self.new[which])
 
 
 def free_numbers(wanted: Int64s, taken: Int64s) -> Int64s:
-    """The ``wanted``-th numbers from 0 on that are not in ``taken``, which ascends. So rows of a repetition get the ids
-    that an attempt before it gave to equal rows that it did not store."""
-    below = taken - np.arange(len(taken))  # numbers below each that are free
+    """The ``wanted``-th numbers from 0 that are missing in ``taken`` (ascending). So a repeated row gets the id that an
+    earlier attempt gave to an equal row and did not store."""
+    below = taken - np.arange(len(taken))  # free numbers below each
     return wanted + np.searchsorted(below, wanted, "right")

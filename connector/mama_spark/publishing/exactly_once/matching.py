@@ -1,5 +1,4 @@
-"""Matches rows with stored ones: tables of the rows in the streams, by the digest of their content. Pure. One thread
-uses a table: that of the task."""
+"""Matches rows with stored rows by the digest of their content. Pure. Only the task's thread uses the tables."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ from ..ids.ids import Digests
 from ..window.flight_batch import StoredFlights
 from .found_rows import Distinct, Found, FoundRows, Keys, free_numbers, keys_of
 
-#: The contents of the rows of packed messages, shape (rows, 16), and how many rows each message has.
+#: Unpacks messages: digests of their rows, shape (rows, 16), and the number of rows of each message.
 Unpack = Callable[[Records], tuple[Digests, Int64s]]
 
 
 class StoredRows:
-    """:ivar rows: with the content that default ids name, or that is named by the user's ids
-    :ivar others: messages with other ids (dead letters): id -> sequence
-    :ivar packs: numbers of the ids of packed messages, by partition and hash of the pack
+    """:ivar rows: stored rows by the content that default ids name, or by the user's ids
+    :ivar others: sequence by id of messages with other ids (dead letters)
+    :ivar packs: numbers in the ids of packed messages, by partition and hash of the pack
     """
 
     def __init__(self, after: int, head: int) -> None:
@@ -41,28 +40,28 @@ class StoredRows:
         return len(self.rows) + len(self.others)
 
     def numbers(self, digests: Digests, partition: int) -> dict[int, Int64s]:
-        """As :meth:`.FoundRows.numbers`, by the place of the content in ``digests``."""
+        """As :meth:`.FoundRows.numbers`, by index of the digest."""
         if not self.packs:
             return self.rows.numbers(keys_of(digests), partition)
         found = {i: self.packs.get((partition, one.tobytes())) for i, one in enumerate(digests)}
         return {i: np.unique(np.array(numbers, np.int64)) for i, numbers in found.items() if numbers is not None}
 
     def finish(self) -> None:
-        """After the last messages."""
+        """Called after the last messages."""
         self.rows.finish()
 
 
 @dataclass(frozen=True, slots=True)
 class IdReader:
-    """:ivar prefixed: messages have default ids, which name their content; else ids are the user's
-    :ivar unpack: for packed messages; None = a message is a row
+    """:ivar prefixed: ids are default ids, which name the content; False = the user's ids
+    :ivar unpack: reads packed messages; None = a message is a row
     """
 
     prefixed: bool = True
     unpack: Unpack | None = None
 
     def add(self, table: StoredRows, found: StoredIds) -> None:
-        """Note messages."""
+        """Add the rows of messages to a table."""
         if not self.prefixed:
             zeros = np.zeros(len(found.ids), np.int64)
             table.rows.add(keys_of(digests_of_ids(found.ids)), found.sequences, zeros, zeros)
@@ -72,7 +71,7 @@ class IdReader:
             for i in np.setdiff1d(np.arange(len(found.ids)), parsed.rows).tolist():
                 table.others[found.ids[i]] = int(found.sequences[i])
         if not len(parsed.rows):
-            return  # dead letters alone
+            return  # only dead letters
         sequences = found.sequences[parsed.rows]
         if self.unpack is None:
             table.rows.add(keys_of(parsed.digests), sequences, parsed.partitions, parsed.numbers)
@@ -89,12 +88,12 @@ class IdReader:
 
 
 def digests_of_ids(ids: Sequence[bytes]) -> Digests:
-    """Of rows whose ids are the user's: an id stands for the row."""
+    """Digests of the user's ids, each of which stands for its row."""
     return np.frombuffer(b"".join(map(xxh3_128_digest, ids)), np.uint8).reshape(len(ids), 16)
 
 
 class StreamTables(NamedTuple):
-    """The stored rows of one stream, of earlier attempts of this run and of earlier runs; None = there was none."""
+    """Stored rows of one stream, by earlier attempts of this run and by earlier runs; None = no such attempt."""
 
     own: StoredRows | None = None
     earlier: StoredRows | None = None
@@ -104,17 +103,17 @@ class StreamTables(NamedTuple):
         return [table for table in self if table is not None]
 
 
-#: Writes the next claim of a stream's log, or reads the one that is there, and notes it in the table.
+#: Writes the next claim of a stream's log, or reads the stored one, and applies it to the table.
 MakeClaim = Callable[[str, FoundRows, Distinct], None]
-#: Name of each stream, and numbers of the messages that it takes.
+#: Name of each stream, and indices of the messages that it takes.
 ByStream = Iterable[tuple[str, Int64s]]
 
 
 class Matching:
-    """The stored rows of one attempt, by stream; each settles one row.
+    """Stored rows that one attempt can match, by stream; each matches one row.
 
-    :param partition: of the attempt
-    :param shared: rows of earlier runs may be rows of other partitions: they are claimed before they settle one
+    :param partition: number of the attempt's partition
+    :param shared: stored rows of earlier runs may belong to other partitions: they are claimed before they match a row
     :ivar streams: streams whose markers name this attempt
     """
 
@@ -124,11 +123,11 @@ class Matching:
 
     @property
     def repeats(self) -> bool:
-        """Something may be stored already."""
+        """Whether rows may be stored already."""
         return any(some.tables for some in self.streams.values())
 
     def rows(self, streams: ByStream, digests: Digests, claim: MakeClaim) -> tuple[Found, list[StoredFlights]]:
-        """Match these rows: the result for each row, and the same by stream."""
+        """Match rows with stored rows: the result for each row, and the settled rows of each stream."""
         found, parts, keys = Found.nothing(len(digests)), [], keys_of(digests)
         for name, rows in streams:
             own, earlier = self.streams[name]
@@ -147,7 +146,7 @@ class Matching:
         return found, parts
 
     def others(self, streams: ByStream, ids: Sequence[bytes]) -> list[StoredFlights]:
-        """The stored messages whose ids are not of rows: for dead letters."""
+        """Stored dead letters with these ids, by stream."""
         parts = []
         for name, rows in streams:
             known = {text: sequence for table in self.streams[name].tables for text, sequence in table.others.items()}
@@ -157,8 +156,8 @@ class Matching:
         return parts
 
     def free_numbers(self, streams: ByStream, digests: Digests, numbers: Int64s) -> Int64s:
-        """Numbers for the ids of messages that are published, none that a stored message of this partition has;
-        ``numbers``: how many messages of the same content were published before each."""
+        """Numbers for the ids of new messages, unused by the stored messages of this partition; ``numbers``: how many
+        messages of equal content were published before each."""
         result = numbers.copy()
         for name, rows in streams:
             taken = [table.numbers(digests[rows], self._partition) for table in self.streams[name].tables]
@@ -169,22 +168,21 @@ class Matching:
         return result
 
 
-# --- claims: which stored rows of earlier runs the tasks of this run have settled their rows with ---------------------
+# --- claims: stored rows of earlier runs, each reserved for one partition of this run ---------------------------------
 #
-# Where a run has another number of partitions than the one before, equal rows may lie in two of its partitions while
-# one of them is stored, with an id that names neither. So before a task settles a row with a stored one, it claims it.
-# The claims of a run are one log in the store of the markers: the claims with the keys ``claim.0``, ``claim.1``, ...,
-# each written by compare-and-set, so that all tasks see them in one order. A claim says how many rows of which contents
-# a partition takes; they are the first ones that are free, so all tasks that have read the same stored rows agree on
-# which these are. A repeated task finds the claims of its partition in the log and uses them again. A claim of another
-# run is void, and is overwritten by the next one with its number.
+# If a run has another number of partitions than the run before, two of its partitions may hold equal rows while only
+# one is stored, under an id that names neither. So a task claims a stored row before it matches a row with it. The
+# claims of a run form one log beside the markers: keys ``claim.0``, ``claim.1``, ..., each written by compare-and-set,
+# so all tasks see one order. A claim takes a number of rows of each content for one partition: the first free ones, so
+# all tasks that have read the same stored rows agree on them. A repeated task reuses the claims of its partition. A
+# claim of another run is void, and the next claim with its number overwrites it.
 
 MOST_CLAIMED = 16_384  #: contents in one claim: 16 bytes each
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """:ivar contents: with the number of rows of each; a claim of another run has none"""
+    """Contents, with numbers of rows, that a partition reserves; void for other runs."""
 
     batch: int
     run: str
@@ -200,7 +198,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(value: bytes) -> Claim | None:
-    """None for an empty value; ConfigError: it is none of ours."""
+    """None for an empty value; ConfigError: another program wrote it."""
     if not value:
         return None
     head, _, body = value.partition(b"\n")

@@ -1,7 +1,6 @@
-"""That one attempt owns its partition: a lease for each stream, a thread that renews their markers, and one that notes
-where the streams end.
+"""Leases of one attempt on its partition, one a stream; one thread renews them, one notes where streams end.
 
-Any thread may ask; they share the leases under one lock, which nobody holds while the middleware is asked.
+A lock guards the leases; no thread holds it while it waits for the middleware.
 """
 
 from __future__ import annotations
@@ -22,31 +21,29 @@ from .protocol import Attempt, Superseded, TaskMarker
 
 logger = logging.getLogger("mama_spark")
 
-#: Parts of a lease: between two renewals, and after which the owner sends nothing any more.
+#: Fractions of a lease: time between two renewals; time after which the owner stops sending.
 RENEWAL, LEASE_MARGIN = 1 / 3, 0.8
-_AGAIN = 0.05  #: seconds after a renewal that failed, or took too long
+_AGAIN = 0.05  #: seconds to the next try after a failed or slow renewal
 
 
 def lease_end(began: float, seconds: float) -> float:
-    """Until when nobody takes over a partition whose marker was written after ``began``.
-
-    :param seconds: of the lease
-    """
+    """Time until which no other attempt takes over, if the marker was written after ``began`` for a lease of
+    ``seconds``."""
     return began + LEASE_MARGIN * seconds
 
 
 def lease_clock() -> float:
-    """Seconds, with those in which the machine sleeps, where its clock counts them."""
+    """Seconds, including sleep of the machine where the system has such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLease:
-    """That this attempt owns the partition in one stream.
+    """Lease of this attempt on the partition in one stream.
 
-    :ivar task, revision: of the marker
-    :ivar ends: of the stream: the first one before this attempt published, others with each renewal and look
-    :ivar until: until when nobody takes over, in the seconds of leases
+    :ivar task: task marker as last read or written; ``revision``: its revision
+    :ivar ends: last sequences of the stream, from before this attempt published
+    :ivar until: end of the lease by :func:`lease_end`, in seconds of :func:`lease_clock`
     """
 
     key: str
@@ -57,9 +54,9 @@ class PartitionLease:
 
 
 class PartitionLeases:
-    """As :class:`.SendGuard`, of all streams.
+    """``SendGuard`` over the leases of all streams.
 
-    :param seconds, clock: of leases
+    :param seconds: length of a lease; ``clock``: time of leases
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
     """
 
@@ -80,7 +77,7 @@ class PartitionLeases:
         self._noter = threading.Thread(target=self._note_ends, name="mama-batch-ends", daemon=True)
 
     def add(self, stream: str, lease: PartitionLease) -> None:
-        """Renew it from now on."""
+        """Renew this lease from now on."""
         with self._lock:
             self._leases[stream] = lease
         if self._keeper.ident is None:
@@ -90,7 +87,7 @@ class PartitionLeases:
             self._renew_now.set()
 
     def stop(self) -> list[PartitionLease]:
-        """Renew none any more; what they are at last. May be repeated."""
+        """Stop renewing; returns the leases as last stored. May be repeated."""
         self._closed.set()
         self._renew_now.set()
         if self._keeper.ident is not None:
@@ -100,7 +97,7 @@ class PartitionLeases:
         return list(leases.values())
 
     def join(self) -> None:
-        """Until nobody asks the ledger any more, after :meth:`stop`: another one may get its connection."""
+        """Wait, after :meth:`stop`, until no thread uses the ledger: another ledger may get its connection."""
         if self._noter.ident is not None:
             self._noter.join()
 
@@ -121,7 +118,7 @@ class PartitionLeases:
             return any(self._clock() >= lease.until for lease in self._leases.values())
 
     def end_before(self, stream: str, since: float) -> int:
-        """A sequence behind which all is stored that the stream got from a moment (monotonic seconds) on."""
+        """A sequence below all messages that the stream got since this moment (monotonic seconds)."""
         with self._lock:
             return self._leases[stream].ends.before(since)
 
@@ -158,7 +155,7 @@ class PartitionLeases:
                     with self._lock:
                         self._lost = e
                     return
-                except MamaError as e:  # nothing is sent until it succeeds
+                except MamaError as e:  # an expired lease stops all sends until a renewal succeeds
                     logger.info("the marker of partition %d is not renewed: %s", self._me.partition, e)
                     renewed = lease
                 with self._lock:
@@ -179,6 +176,6 @@ class PartitionLeases:
             found = protocol.task_marker(marker.value)
             if found is None or found.owner != me.owner:
                 raise Superseded(f"another attempt publishes partition {me.partition} by now") from None
-            self._renew_now.set()  # the answer of a renewal was lost: nobody knows since when the marker stands still
+            self._renew_now.set()  # the answer of a renewal was lost: the marker's age is unknown
             return replace(lease, task=found, revision=marker.revision)
         return replace(lease, task=mine, revision=revision, until=lease_end(began, self._seconds))

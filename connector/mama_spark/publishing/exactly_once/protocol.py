@@ -1,12 +1,12 @@
-"""How each row of a batch is stored once, over any number of attempts and however long they are apart. Pure.
+"""Protocol by which each row of a batch is stored once, over any number of attempts at any distance in time. Pure.
 
 A *write* is one streaming query, or the batch writes of one ``txnAppId``. It has numbered *batches*. A *run* tries a
-batch with a number of partitions that does not change; an *attempt* tries one partition of it. Whatever ends an attempt
-(an error, a killed worker, driver or broker), the same run or another one begins again at any later time.
+batch with a fixed number of partitions; an *attempt* tries one partition of it. After any failure (an error, a killed
+worker, driver or broker), the same run or another one begins again at any later time.
 
-Two markers for each stream that a batch publishes to, both changed by compare-and-set only:
+Two markers for each stream of a batch, both changed by compare-and-set only:
 
-* the **batch marker** names the batch, the run that has it, and the last sequence of the stream before the batch began;
+* the **batch marker** names the batch, its run, and the last sequence of the stream before the batch began;
 * the **task marker** of each partition names batch, run and the attempt that owns the partition.
 
 The states of one partition and stream, in the order in which an attempt passes through them::
@@ -20,44 +20,43 @@ The states of one partition and stream, in the order in which an attempt passes 
     repetition:    wait for servers ─► read back ─► settle what is there ─► publish the rest
     at last:       release; Spark commits
 
-*Nothing is published before both markers are stored*, so what this batch has in the stream lies behind the sequence
-that the batch marker names, and a marker that names this batch proves that something may lie there. A first attempt of
-a first run reads nothing back.
+*Nothing is published before both markers are stored*. So the rows of this batch lie behind the sequence in the batch
+marker, and a marker of this batch proves that rows may be stored. A first attempt of a first run reads nothing back.
 
 **Why a row is not lost.** A row is settled without being sent only if a message or row of a pack with its content was
 read from the stream, and each stored row matches one row: within a partition by :class:`.found_rows.FoundRows`, between
 partitions by claims (:mod:`.matching`). Otherwise it is published, with an id that no stored message of this partition
 has, so no broker drops it as another row.
 
-**Why a row is not doubled.** Before an attempt reads back, nobody else publishes rows of its partition: the owner
-renews its task marker, and sends nothing when it could not renew it for a lease; the next attempt changes the marker
-only after it has stood still for a lease. So attempts follow one another. What is still on its way from the one before
-is waited for: a task marker names the *servers* that its owner sends to, each before the first message goes there, and
-who takes it over first has the ledger say of each that it will hand on nothing any more
-(:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads all that those before it
-have stored, or will store. A marker that is released names none if all was answered. What a leader has taken and not
-stored yet is waited for, too (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.decided_last`). The runs of a batch
-follow one another in the same way: owners look at the batch marker, too, when they renew, and who opens it has waited
-for the servers of all task markers of the batch.
+**Why a row is not doubled.** Attempts at a partition follow one another. The owner renews its task marker, and stops
+sending after a lease without a renewal; the next attempt changes the marker only after it has stood still for a lease,
+and reads back then. Messages in transit from earlier attempts are waited for: a task marker names the *servers* that
+its owner sends to, each before its first message, and the attempt that takes the marker over asks the ledger until none
+of them hands on any more (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads
+every message that earlier ones have stored or will store. A released marker names no server if all messages were
+answered. Messages that a leader has taken and not stored yet are waited for, too
+(:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.decided_last`). The runs of a batch follow one another in the
+same way: owners check the batch marker at each renewal, and a run opens it after a wait for the servers of all task
+markers of the batch.
 
-**A message whose acknowledgement is lost** is looked for in the stream before it is sent again, and not before it is
-stored or lost, so that there is one copy of it at a time. What the broker remembers of ids is not relied upon.
+**A message whose acknowledgement is lost** is looked for in the stream before it is resent, and only once it is stored
+or lost, so that one copy of it exists at a time. The broker's memory of ids is not relied upon.
 
-**A stream that ends before the batch began** was restored from an older copy, and has none of the batch: from there on
-what the repetition stores is read back. (A stream that has grown again since lacks what it lost, and nothing else.)
+**A stream that ends before the batch began** was restored from an older copy, and holds no row of the batch: rows that
+the repetition stores are read back from that end on. (A stream that has grown again since lacks only what it lost.)
 
-**Another number of partitions** moves rows to other tasks. What earlier runs have stored of the whole batch is looked
-through by every task, and a stored row is *claimed* before it settles one: see :mod:`.matching`. No message of a run
-lies before the end that its batch marker names, so no task claims what another one of this run has just published.
+**Another number of partitions** moves rows to other tasks. Every task reads all that earlier runs have stored of the
+batch, and *claims* a stored row before it matches a row with it: see :mod:`.matching`. Messages of a run lie behind the
+end in its batch marker, so no task claims a row that another task of this run has just published.
 
-**Limits of the guarantee**: messages that are removed before they are read back (then the write fails, or publishes
-all, by ``onRetention``), markers that are removed, rows that are others in the repetition, servers that are not waited
-for (``onSilentServer``), a leader that does not know that another one was elected, and that only our ledger asks while
-a lease lasts (elections begin after 4 s, and it finds out within 20 s), and a process that stands still between a look
-at its marker and the send that follows, or with messages in the buffers of its own socket, for longer than a lease and
-the duplicate window together.
+**Limits of the guarantee**: messages removed before they are read back (the write fails, or publishes all, by
+``onRetention``); removed markers; rows that differ in the repetition; servers that are not waited for
+(``onSilentServer``); a replaced leader that does not know of the election and is asked by our ledger alone while a
+lease lasts (elections begin after 4 s, and it finds out within 20 s); a process that stands still between a look at its
+marker and the next send, or with messages in its socket's buffers, for longer than a lease and the duplicate window
+together.
 
-``tests/support/publishing/exactly_once_model.py`` explores all this in every order of steps, and each limit, too.
+``tests/support/publishing/exactly_once_model.py`` explores this protocol in every order of steps, and each limit, too.
 """
 
 from __future__ import annotations
@@ -83,10 +82,10 @@ class Attempt:
     """One attempt at one partition of a batch.
 
     :ivar write: identity of the write: query id or ``txnAppId``
-    :ivar run: of the query, or of the job
-    :ivar owner: another one for each attempt
-    :ivar prefix: that the ids of the batch begin with, up to the partition
-    :ivar form: how rows become messages: a repetition must do it alike
+    :ivar run: identity of the run of the query or job
+    :ivar owner: identity of the attempt
+    :ivar prefix: common prefix of the ids of the batch, up to the partition
+    :ivar form: how rows become messages; a repetition must use the same
     :ivar numbered_by_user: ``batch`` is ``txnVersion``
     """
 
@@ -105,7 +104,7 @@ class Attempt:
         return f"{self.prefix}{self.partition}-".encode()
 
     def key(self, stream: str, *kind: object) -> str:
-        """Key of a marker."""
+        """Key of a marker or claim."""
         return ".".join((token(self.write), token(stream), *map(str, kind)))
 
 
@@ -116,9 +115,9 @@ def token(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchMarker:
-    """:ivar runs: all that had the batch, the present one last
+    """:ivar runs: the latest runs of the batch, the present one last
     :ivar after: last sequence of the stream before the batch began; ``identity``: of the stream then
-    :ivar until: last sequence before the present run may publish; None: there was no earlier run
+    :ivar until: last sequence of the stream before the present run publishes; None = no earlier run
     :ivar open: the present run may publish
     """
 
@@ -139,9 +138,9 @@ class BatchMarker:
 @dataclass(frozen=True, slots=True)
 class TaskMarker:
     """:ivar after: last sequence of the stream before the first attempt of this run
-    :ivar released: its owner publishes nothing any more
-    :ivar renewed: how often
-    :ivar servers: that may still hand on what its owner, or those before it, have sent
+    :ivar released: the owner publishes nothing more
+    :ivar renewed: number of renewals
+    :ivar servers: servers that may still hand on messages of the owner, or of attempts before it
     """
 
     batch: int
@@ -158,19 +157,19 @@ def encode(marker: BatchMarker | TaskMarker) -> bytes:
 
 
 def batch_marker(value: bytes) -> BatchMarker | None:
-    """:raises ConfigError: it is none of ours"""
+    """None for an empty value; ConfigError: another program wrote it."""
     found = _decoded(value)
     return None if found is None else BatchMarker(**{**found, "runs": tuple(found["runs"])})
 
 
 def task_marker(value: bytes) -> TaskMarker | None:
-    """:raises ConfigError: it is none of ours"""
+    """As :func:`batch_marker`."""
     found = _decoded(value)
     return None if found is None else TaskMarker(**{**found, "servers": tuple(found.get("servers", ()))})
 
 
 def servers_of(markers: Iterable[Marker], batch: int) -> tuple[str, ...]:
-    """All that the task markers of a batch name."""
+    """Servers that the task markers of a batch name."""
     found = (task_marker(marker.value) for marker in markers)
     names = [server for task in found if task is not None and task.batch == batch for server in task.servers]
     return tuple(dict.fromkeys(names))
@@ -188,7 +187,7 @@ def _decoded(value: bytes) -> dict[str, Any] | None:
 
 
 class Superseded(Unavailable):
-    """Another attempt has taken over: this one publishes nothing any more."""
+    """Another attempt has taken over: this one publishes nothing more."""
 
 
 def require_run(me: Attempt, found: BatchMarker | None) -> None:
@@ -202,16 +201,16 @@ def taken_over(me: Attempt) -> Superseded:
 
 
 class Step(Enum):
-    """How the turn at a marker ends."""
+    """Last step of a turn."""
 
-    GO = "go"  #: it names this attempt
-    OLDER = "older"  #: a later batch has begun: where this one began is not known any more
+    GO = "go"  #: the marker names this attempt
+    OLDER = "older"  #: a later batch has begun, so the start of this one is unknown
 
 
 class Turn:
-    """Has a marker name this attempt: :meth:`step` says what to do with what was read, until it has come to an end.
+    """Makes a marker name this attempt: :meth:`step` says what to do after each read, until its last step.
 
-    :param lease: seconds for which a marker must stand still, by our own clock, before it is taken from its owner
+    :param lease: seconds, by our own clock, for which a marker must stand still before it is taken from its owner
     """
 
     def __init__(self, me: Attempt, lease: float) -> None:
@@ -219,7 +218,7 @@ class Turn:
         self._revision, self._since = -1, 0.0
 
     def step(self, marker: Marker, now: float) -> BatchMarker | TaskMarker | float | Step:
-        """The marker to write in place of this one; or seconds until it is to be read again; or the last step."""
+        """The marker to write in place of this one, or seconds until the next read, or the last step."""
         raise NotImplementedError
 
     def _wait(self, marker: Marker, now: float) -> float:
@@ -230,11 +229,11 @@ class Turn:
 
 
 class BatchTurn(Turn):
-    """Has the batch marker name this run. It ends with ``GO``, or with ``OLDER``: where the batch began is not known.
+    """Makes the batch marker name this run. Ends with ``GO``, or with ``OLDER``.
 
-    :param bounds: of the stream at a moment before this partition is published
-    :param ask_last: the last sequence of the stream when nothing of earlier runs is on its way any more
-    :ivar last: the last sequence at a moment before this partition is published: of ``bounds``, or of ``ask_last``
+    :param bounds: bounds of the stream before this partition is published
+    :param ask_last: returns the last sequence of the stream once no message of earlier runs is in transit
+    :ivar last: last sequence before this partition is published, of ``bounds`` or of ``ask_last``
     """
 
     def __init__(self, me: Attempt, lease: float, bounds: Bounds, ask_last: Callable[[], int]) -> None:
@@ -244,7 +243,7 @@ class BatchTurn(Turn):
     def step(self, marker: Marker, now: float) -> BatchMarker | float | Step:
         """:raises Superseded: a later run has the batch"""
         me, found, wait = self._me, batch_marker(marker.value), self._wait(marker, now)
-        if found is None or found.batch < me.batch:  # nobody has begun it
+        if found is None or found.batch < me.batch:  # no run has begun it
             return BatchMarker(me.batch, (me.run,), me.prefix, me.form, self._identity, self.last)
         if found.batch > me.batch:
             return Step.OLDER
@@ -256,20 +255,20 @@ class BatchTurn(Turn):
         if found.open:
             restored = self.last < found.after  # what this run stores from there on is of the batch, too
             return replace(found, after=self.last) if restored else Step.GO
-        if wait > 0:  # perhaps somebody of the earlier run still publishes
+        if wait > 0:  # the earlier run may still publish
             return wait
         self.last = self._ask_last()
         return replace(found, open=True, until=self.last)
 
 
 class TaskTurn(Turn):
-    """Has the task marker name this attempt. It ends with ``GO``.
+    """Makes the task marker name this attempt. Ends with ``GO``.
 
-    :param after: last sequence of the stream at some moment before
-    :param servers: that this attempt sends to
-    :ivar began: when the marker was not written yet, in the seconds of ``now``
-    :ivar repeated: there was an attempt before in this run
-    :ivar before: servers that may still hand on what the attempts before have sent
+    :param after: last sequence of the stream at an earlier moment
+    :param servers: servers that this attempt sends to
+    :ivar began: time before the marker was written, in seconds of ``now``
+    :ivar repeated: an earlier attempt of this run was there
+    :ivar before: servers that may still hand on messages of earlier attempts
     """
 
     def __init__(self, me: Attempt, lease: float, after: int, now: float, servers: tuple[str, ...] = ()) -> None:
@@ -279,7 +278,7 @@ class TaskTurn(Turn):
 
     def step(self, marker: Marker, now: float) -> TaskMarker | float | Step:
         me, found, wait = self._me, task_marker(marker.value), self._wait(marker, now)
-        if found is None or (found.batch, found.run) != (me.batch, me.run):  # nobody of this run has begun
+        if found is None or (found.batch, found.run) != (me.batch, me.run):  # no attempt of this run has begun
             self.began = now
             return TaskMarker(me.batch, me.run, me.owner, self._after, servers=self._servers)
         if found.owner == me.owner:

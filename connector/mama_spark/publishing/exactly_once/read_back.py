@@ -1,4 +1,4 @@
-"""Reads back what a stream has of a batch, and sees whether that is complete."""
+"""Reads back the stored rows of a batch, and checks that none was removed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class DataRemoved(ConfigError):
 
 
 class Ask(Protocol):
-    """Asks the middleware, as long as outages are waited for."""
+    """Calls ``ask``, again and again in an outage if outages are waited for."""
 
     def __call__(self, ask: Callable[[], T], /) -> T: ...
 
 
 class ReadBack:
-    """:param reader: which rows the messages of the batch carry
-    :param publish_anyway: publish again what cannot be read back, instead of an error
+    """:param reader: reads the rows of a message
+    :param publish_anyway: publish rows that cannot be read back, instead of an error
     """
 
     def __init__(self, ledger: BatchLedger, me: Attempt, reader: IdReader, publish_anyway: bool, ask: Ask) -> None:
@@ -38,10 +38,10 @@ class ReadBack:
         self._ask = ask
 
     def rows(self, name: str, identity: str, after: int, up_to: int, prefix: bytes) -> StoredRows:
-        """The stored rows of the batch (its prefix), or of this partition of it.
+        """Stored rows of the batch, or of this partition of it, whose ids begin with ``prefix``.
 
-        :param identity: of the stream when the batch began
-        :raises DataRemoved: that cannot be said any more
+        :param identity: identity of the stream when the batch began
+        :raises DataRemoved: messages may be missing
         """
         began, reader = time.monotonic(), self._reader
         rows, read = StoredRows(after, len(self._me.prefix)), 0
@@ -80,7 +80,7 @@ class ReadBack:
             )
 
     def removed(self, what: str) -> None:
-        """Messages are gone that may have been of the batch: DataRemoved, where that is an error."""
+        """Report removed messages that may be of the batch: DataRemoved, or a warning with ``publish_anyway``."""
         text = f"{what}, so what is stored of it cannot be told from what was never stored"
         if not self._publish_anyway:
             raise DataRemoved(

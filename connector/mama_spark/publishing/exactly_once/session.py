@@ -1,9 +1,9 @@
-"""One attempt at one partition: takes the markers of each stream, reads back, and says which rows are stored already.
+"""One attempt at one partition: takes the markers of each stream, reads back, and matches stored rows.
 
 :mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
-calls :meth:`BatchSession.begin` and what matches rows. The publisher's thread asks :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. Two more are of the task markers (:mod:`.partition_leases`). They share the streams of the
-topics under one lock, which nobody holds while the middleware is asked.
+calls :meth:`BatchSession.begin` and matches rows; the publisher's thread calls :meth:`BatchSession.may_send` and
+:meth:`BatchSession.stored`. :mod:`.partition_leases` has two more. A lock guards the streams of the topics; no thread
+holds it while it waits for the middleware.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ logger = logging.getLogger("mama_spark")
 T = TypeVar("T")
 
 
-_POLLS = Backoff(0.05, 0.25)  #: between two looks at a marker, or for what is on its way
-_LOOK = 1.0  #: seconds that a stream may keep the publisher waiting, which has others
+_POLLS = Backoff(0.05, 0.25)  #: between two looks at a marker, or at a server
+_LOOK = 1.0  #: seconds that one stream may block the publisher, which has others
 
 
 class Rules(NamedTuple):
-    """:ivar lease: seconds
-    :ivar publish_anyway: publish again what cannot be read back, instead of an error
-    :ivar wait: go on asking while the middleware does not answer
-    :ivar reader: which rows the messages of the batch carry
-    :ivar patience: seconds to wait for a server that may still hand on what an attempt before this one has sent
-    :ivar publish_unfenced: then publish what is not found, instead of an error
+    """:ivar lease: length of a lease in seconds
+    :ivar publish_anyway: publish rows that cannot be read back, instead of an error
+    :ivar wait: repeat requests while the middleware does not answer
+    :ivar reader: reads the rows of a message
+    :ivar patience: seconds to wait for a server that may still hand on messages of an earlier attempt
+    :ivar publish_unfenced: after ``patience``, publish the rows not found, instead of an error
     """
 
     lease: float
@@ -62,10 +62,10 @@ class Rules(NamedTuple):
 
 
 class BatchSession:
-    """Calls: :meth:`open`, and :meth:`close` in any case. It is the :class:`.SendGuard` of the publisher.
+    """:class:`.SendGuard` of one attempt: call :meth:`open` first, and :meth:`close` in any case.
 
     :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
-    :ivar unfenced: rows are published although sends of an earlier attempt may still be stored
+    :ivar unfenced: rows are published although messages of an earlier attempt may still be stored
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BatchSession:
         self._read_back = ReadBack(ledger, me, rules.reader, rules.publish_anyway, self._ask)
         self.unfenced = self._all_answered = False
         self._matching = Matching(me.partition, shared=rules.reader.prefixed)  # of the task's thread
-        self._claims_read: dict[str, int] = {}  # so is this
+        self._claims_read: dict[str, int] = {}  # of the task's thread, too
         self._lock = threading.Lock()
         self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
 
@@ -90,7 +90,7 @@ class BatchSession:
         self._ask(self._ledger.open)
 
     def close(self) -> None:
-        """Nothing is published any more: the next attempt need not wait. Never raises, may be repeated."""
+        """Release the markers, so the next attempt need not wait. Never raises, may be repeated."""
         for lease in self._leases.stop():
             servers = () if self._all_answered else lease.task.servers
             released = protocol.encode(replace(lease.task, released=True, servers=servers))
@@ -105,9 +105,9 @@ class BatchSession:
     # --- the task's thread: begin --------------------------------------------------------------------------------
 
     def begin(self, topics: pa.Array) -> None:
-        """Before anything is published to these topics.
+        """Take the markers of the streams of these topics; called before rows are published to them.
 
-        :raises ConfigError: what is stored cannot be told from what is not
+        :raises ConfigError: stored rows cannot be told from missing ones
         :raises Unavailable: the middleware does not answer, or another run has the batch
         """
         with self._lock:
@@ -138,7 +138,7 @@ class BatchSession:
                 f"where it began is not known any more{rule}"
             )
             return
-        # what earlier runs have stored lies up to ``until``, and is not looked for twice
+        # rows of earlier runs lie up to ``until``, and are searched for once
         of_task = TaskTurn(me, lease, max(of_batch.last, batch.until or 0), self._clock(), self._sent_to())
         _, marker, _ = self._take(of_task, keys[1], seen[1], asked, lambda: self._require_batch(keys[0]))
         task = protocol.task_marker(marker.value)
@@ -158,10 +158,10 @@ class BatchSession:
     def _take(
         self, turn: Turn, key: str, marker: Marker, at: float, check: Callable[[], None] = lambda: None
     ) -> tuple[Step, Marker, float]:
-        """Go through the steps of a marker; the last one, the marker as it is then, and when it was certainly so.
+        """Take the steps of a turn; returns the last step, the marker then, and a time before it was read or written.
 
-        :param marker: after ``at``: if it has changed, it is not replaced
-        :param check: called when it was read again: raises if it may not be replaced any more
+        :param marker: as read after ``at``; it is replaced only while unchanged
+        :param check: called after each new read; raises if the marker must not be replaced
         """
         waits, looks = False, _POLLS.delays()
         while True:
@@ -194,8 +194,7 @@ class BatchSession:
         return self._last(name)
 
     def _await_fences(self, name: str, servers: Iterable[str]) -> None:
-        """Wait until nothing that was sent to these servers can be stored any more; Unavailable if that takes too
-        long."""
+        """Wait until no earlier message to these servers can still be stored. Unavailable: not within ``patience``."""
         for server in servers:
             began, warnings, looks = time.monotonic(), WarningTimer(), _POLLS.delays()
             while why := self._ask(partial(self._ledger.why_unfenced, name, server)):
@@ -216,12 +215,12 @@ class BatchSession:
                 time.sleep(looks.next())
 
     def _try_set(self, key: str, value: BatchMarker | TaskMarker, read: Marker) -> Marker | None:
-        """The marker as it is stored now; None: it has changed meanwhile, or nobody knows."""
+        """The stored marker; None: it has changed since ``read``."""
         text = protocol.encode(value)
         try:
             return Marker(self._ask(lambda: self._ledger.set_marker(key, text, read.revision)), text)
         except MarkerChanged:
-            return None  # which may have been a repetition of the same request
+            return None  # perhaps by a repetition of the same request
 
     def _last(self, name: str) -> int:
         return self._ask(lambda: self._ledger.decided_last(name))
@@ -230,11 +229,11 @@ class BatchSession:
 
     @property
     def repeats(self) -> bool:
-        """Something may be stored already."""
+        """Whether rows may be stored already."""
         return self._matching.repeats
 
     def match_stored_rows(self, topics: pa.DictionaryArray, digests: Digests) -> tuple[Found, list[StoredFlights]]:
-        """Match these rows with stored ones: the result for each row, and the same by stream."""
+        """Match rows with stored rows: the result for each row, and the settled rows of each stream."""
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_dead_letters(self, dead_letters: MessageBatch) -> list[StoredFlights]:
@@ -310,7 +309,7 @@ class BatchSession:
         return parts
 
     def _look(self, name: str, rows_of: dict[bytes, tuple[int, int]], since: float) -> dict[tuple[int, int], int]:
-        """The first sequence of each of these ids that is stored, by batch and row."""
+        """First sequence of each stored id, by batch and row."""
         after = self._leases.end_before(name, since)
         last = self._ledger.decided_last(name, _LOOK)
         self._leases.note_end(name, last)

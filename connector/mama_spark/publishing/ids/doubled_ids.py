@@ -1,11 +1,11 @@
-"""Recognises rows of a task whose message id a row before them has, before they are sent.
+"""Recognises doubled message ids of a task before its rows are sent.
 
 A broker keeps one message of an id and acknowledges the others as duplicates, which is what a resend wants; of two rows
 of one attempt with one id it would drop the second. Recognition is by id, and by stream where each row says its own. It
 ends with the attempt: a repeated task is free to send its ids again.
 
-Up to :data:`MOST_IDS` ids are remembered, by their XXH3-128 digests. A row with the id of one behind them is sent, and
-the broker acknowledges it as a duplicate.
+Up to :data:`MOST_IDS` ids are remembered, by their XXH3-128 digests. A row that doubles a later id is sent, and the
+broker acknowledges it as a duplicate.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ class DoubledIdCheck:
         self.first: tuple[str, str] | None = None
 
     def check(self, batch: MessageBatch, rejected: Rejected) -> tuple[Rejected, Int64s | None]:
-        """Look at the next rows, which have ids; those of ``rejected`` rows, which are not sent for other reasons, do
-        not count.
+        """Check the next rows, which have ids; ids of ``rejected`` rows, which are not sent, do not count.
 
-        :returns: rejected rows, with doubled ones if they are to fail; doubled rows that are sent, None = none
+        :returns: rejected rows, with doubled ones if these fail; doubled rows that are sent, None = none
         """
         assert batch.ids is not None
         doubled = self._came_before(_digests(batch.ids, batch.streams, rejected).view(np.uint64))
@@ -70,7 +69,7 @@ class DoubledIdCheck:
         return sorted([*rejected, *((row, error) for row in rows.tolist())], key=lambda one: one[0]), None
 
     def _came_before(self, keys: npt.NDArray[np.uint64]) -> Bools:
-        """Whether a row before has the id, of shape (n, 2): that row gave it its number."""
+        """True for ids, shape (n, 2), of an earlier row, which gave the id its number."""
         mine: Int64s = np.arange(self._rows + len(keys), self._rows, -1)  # backwards: of equal ones the last one counts
         self._rows += len(keys)
         was_full = self._seen.full

@@ -102,7 +102,7 @@ class IdMaker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is remembered: does not grow."""
+        """Bytes of memory, which do not grow."""
         return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
@@ -125,7 +125,7 @@ class IdMaker:
         again = np.flatnonzero(old | (counts > 1))
         if not len(again):
             return starts
-        # what the filter knows and the repeats do not was given once, with number 0
+        # keys of the filter that the repeats lack were given once, with number 0
         slots = self._repeats.find((keys[again],), old[again].astype(np.int64) + 1)  # one more than were given
         held, left = slots >= 0, slots < 0
         starts[again[held]] = self._repeats.numbers[slots[held]] - 1
@@ -135,7 +135,7 @@ class IdMaker:
         return starts
 
     def _spill(self, keys: UInt64s, counts: Int64s) -> Int64s:
-        """The repeats are full: counters that several keys share. They only rise, so no number comes twice."""
+        """The first numbers once the repeats are full: shared counters, which only rise, so no number comes twice."""
         cells = (keys % np.uint64(len(self._overflow))).astype(np.int64)
         order = np.argsort(cells, kind="stable")
         before = np.cumsum(counts[order]) - counts[order]
@@ -173,10 +173,7 @@ class ParsedIds(NamedTuple):
 
 
 def parse(ids: Sequence[bytes], head: int) -> ParsedIds:
-    """Take ids apart.
-
-    :param head: length of what stands before the partition
-    """
+    """Take ids apart; ``head``: length of an id before the partition."""
     rows: Int64s = np.arange(len(ids))
     found = _parse_alike(ids, head) if ids else None
     if found is None:
@@ -213,7 +210,7 @@ def _parse_alike(ids: Sequence[bytes], head: int) -> tuple[npt.NDArray[np.uint8]
 
 
 def _digits(text: npt.NDArray[np.uint8]) -> Int64s | None:
-    """Decimal numbers of one width; None if they are none."""
+    """Decimal numbers of one width; None if a character is no digit."""
     values = text.astype(np.int64) - ord("0")
     if values.size and (int(values.min()) < 0 or int(values.max()) > 9):
         return None

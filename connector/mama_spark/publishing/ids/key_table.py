@@ -1,5 +1,4 @@
-"""Keys that came before: a hash table with open addressing, in columns, which has a number for each; and a filter,
-which is smaller and knows them perhaps. Pure."""
+"""Known keys: a hash table with open addressing, in columns, with a number for each; a smaller Bloom filter. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class KeyTable:
         return slots
 
     def _take(self, at: Int64s, new: Int64s, keys: Keys, numbers: Int64s, slots: Int64s) -> None:
-        """Give free slots to keys: of those that want the same, to the last one."""
+        """Give free slots to keys; of keys for the same slot, to the last one."""
         self.full = self.full or self._count + len(new) > self._load * len(self.numbers)
         if self.full:
             slots[new] = -1
@@ -98,7 +97,7 @@ _FEW = 2_048
 
 class BloomFilter:
     """Bloom filter of one 64-bit word a key, four bits in it, in ``nbytes`` of memory at most. Pages are touched as
-    keys come; of the first few keys it is exact, and needs none."""
+    keys come. The first few keys are exact, and need no page."""
 
     def __init__(self, nbytes: int) -> None:
         self._size = nbytes // 8
@@ -111,7 +110,7 @@ class BloomFilter:
         return 8 * self._size
 
     def add(self, keys: UInt64s) -> Bools:
-        """Remember distinct keys; which of them were, perhaps, here before."""
+        """Add distinct keys; true for those that were, perhaps, added before."""
         if self._few is not None:
             if len(self._few) + len(keys) <= min(_FEW, self._size):
                 known = np.isin(keys, self._few)

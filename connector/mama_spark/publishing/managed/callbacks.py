@@ -30,7 +30,7 @@ class PendingBatch:
 class CallbackDispatcher:
     """Notifications are queued under the caller's lock and delivered by :meth:`deliver`, one at a time.
 
-    :param streams: names that ``FlightBatch.stream`` points at; ``domains``: those they belong to
+    :param streams: stream names by the indices in ``FlightBatch.stream``; ``domains``: their JetStream domains
     """
 
     def __init__(self, listener: PublisherListener | None, streams: list[str], domains: list[str | None]) -> None:
@@ -41,20 +41,20 @@ class CallbackDispatcher:
         self._delivering = threading.RLock()
 
     def note_published(self, batch: PendingBatch, rows: slice, times: list[float]) -> None:
-        """These rows were sent, at these seconds of the wall clock."""
+        """Queue the notifications of sent rows; ``times``: seconds of the wall clock."""
         for row, at in zip(range(rows.start, rows.stop), times, strict=True):
             flight = batch.flights[row]
             flight.publish_time, flight.sends = at, 1
             self._pending.append(partial(self._report_published, flight, batch.futures[row]))
 
     def note_settled(self, flights: FlightBatch, rows: Rows) -> None:
-        """These rows got their terminal event."""
+        """Queue the notifications of settled rows."""
         listed: list[int] = list(range(rows.start, rows.stop)) if isinstance(rows, slice) else rows.tolist()
         for row in listed:
             self._pending.append(partial(self._report_settled, flights, row, flights.context))
 
     def deliver(self) -> None:
-        """Deliver what is queued. Callbacks may call anything of the publisher."""
+        """Deliver the queue. Callbacks may call all methods of the publisher."""
         with self._delivering:
             while self._pending:
                 self._pending.popleft()()

@@ -1,8 +1,8 @@
 """The two loops of the managed publisher, over one window and one bridge.
 
-:meth:`PublisherLoops.publish` takes what the user queued and sends it while the window lets it;
-:meth:`PublisherLoops.fly` takes what comes back, settles flights and sends again. One lock guards window and bridge,
-because a bridge is called by one thread at a time; callbacks and futures are served outside of it, in order.
+:meth:`PublisherLoops.publish` sends queued messages while the window allows it; :meth:`PublisherLoops.fly` settles
+flights by the answers, and resends. One lock guards window and bridge, because a bridge is called by one thread at a
+time; callbacks and futures are served outside of it, in order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PublisherLoops:
         self._clock = WallClock.anchored()
 
     def wake(self) -> None:
-        """Something changed outside of the loops: both look again."""
+        """Make both loops look again, after a change outside of them."""
         self._settled.set()
         self._launched.set()
 
@@ -83,7 +83,7 @@ class PublisherLoops:
     # --- the publish runner ----------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """Take what is queued and send it while the window lets it (MP-23, MP-29 to MP-35)."""
+        """Send queued messages while the window allows it (MP-23, MP-29 to MP-35)."""
         while self.keep_going:
             flights = self._queue.take(self.window.policy.max_in_flight, self._poll_time, self._admit)
             if flights is not None:
@@ -114,7 +114,7 @@ class PublisherLoops:
             spans = self._prepare(flights)
         while spans:
             with self._bridge_first():
-                if not self.keep_going:  # checked under the lock: whoever cleared it settles the flights next
+                if not self.keep_going:  # checked under the lock: the thread that cleared it settles the flights next
                     return
                 self._settled.clear()
                 sent = self._send_some(flights, spans[0])
@@ -130,7 +130,7 @@ class PublisherLoops:
         try:
             spans = self._loop.prepare(flights)
         except Unavailable:
-            return deque([(0, flights.n)])  # what cannot be checked now is found out by sending
+            return deque([(0, flights.n)])  # the sends will check them
         except ConfigError as error:
             self._reject(flights, range(flights.n), PublishError(str(error)))
             return deque()
@@ -173,7 +173,7 @@ class PublisherLoops:
     # --- the flights runner ----------------------------------------------------------------------------------
 
     def fly(self) -> None:
-        """Settle what comes back and send again what must (MP-24, MP-36 to MP-43)."""
+        """Settle flights by the answers, and resend (MP-24, MP-36 to MP-43)."""
         while self.keep_going:
             if self._publish_done and self.draining and not self._open:
                 break
@@ -199,7 +199,7 @@ class PublisherLoops:
             self._settled.set()
 
     def _look_for_outage(self) -> None:
-        """Ask why nothing is acknowledged, if that has lasted for a while: for the log, and for time-outs."""
+        """Ask for the cause of a lasting silence, for the log and for time-outs."""
         now, outage = time.monotonic(), self._loop.outage
         self._loop.outage_lasts_too_long(waiting=bool(self._open), now=now)
         self._reporter.report(now)
@@ -207,11 +207,11 @@ class PublisherLoops:
 
     @property
     def outage_cause(self) -> str:
-        """Why nothing was acknowledged in the last outage; empty if there was none."""
+        """Cause of the last outage; empty if there was none."""
         return self._reporter.cause
 
     def _collect(self) -> bool:
-        """Under the core lock."""
+        """Queue the notifications of settled flights; true if there were any. Under the core lock."""
         settled = self.window.take_settled()
         for flights, rows in settled:
             self._callbacks.note_settled(flights, rows)

@@ -26,17 +26,17 @@ from .publish_queue import PublishQueue, on_event_loop
 
 
 class ManagedPublisher:
-    """Publish one message at a time, asynchronously, and be told what became of each (MP-01).
+    """Publishes single messages asynchronously, and reports the outcome of each (MP-01).
 
     :param target: a live nats-py JetStream context, or any bridge that is not open yet (MP-02)
-    :param id_prefix: ids are ``<id_prefix>-<number>``, sent for deduplication (MP-03); random if None, so that ids of
-        another run never meet these
+    :param id_prefix: ids are ``<id_prefix>-<number>``, sent for deduplication (MP-03); None = random, unlike those of
+        any other run
     :param max_in_flight: (MP-04), ``refill_allowed_at`` (MP-05)
     :param retry_config: None = every message is sent once (MP-06)
     :param poll_time: longest wait of any loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
     :param wait_timeout: seconds to wait for the acknowledgement of a send (MP-09)
-    :param listener: told what becomes of each flight (MP-10); may be replaced until :meth:`start`
-    :param queue_size: messages that may wait for the publish runner
+    :param listener: gets the events of each flight (MP-10); may be replaced until :meth:`start`
+    :param queue_size: maximum number of messages that wait for the publish runner
     :param loop: the event loop of the context's client; None = found from the client. Any thread may use the publisher
     :param client: the client of the context; None = found from the context
     :raises ConfigError: a value is out of range, or nothing can publish through ``target``
@@ -91,20 +91,20 @@ class ManagedPublisher:
 
     @property
     def outage_cause(self) -> str:
-        """Why nothing was acknowledged in the last outage, as the log says; empty if there was none."""
+        """Cause of the last outage, as the log gives it; empty if there was none."""
         return self._loops.outage_cause
 
     @property
     def listener_errors(self) -> int:
-        """Exceptions that the listener raised."""
+        """Number of exceptions that the listener raised."""
         return self._callbacks.errors
 
     def publish_async(
         self, subject: str, body: bytes, headers: HeadersLike | None = None, options: PublishOptions | None = None
     ) -> Future[Flight]:
-        """Queue a message. The future completes with its flight once it is really published (MP-28), or with the error
-        that kept it from being published; cancelling it before then takes the message back. Blocks while the queue is
-        full, but never on a thread that runs an event loop or this publisher's callbacks.
+        """Queue a message. The future completes with its flight once it is published (MP-28), or with the error that
+        prevented it; a cancellation before then takes the message back. Blocks while the queue is full, but never on a
+        thread that runs an event loop or this publisher's callbacks.
 
         :raises QueueFull: the queue is full and this thread may not block
         :raises ClientClosed: drained or stopped
@@ -135,8 +135,8 @@ class ManagedPublisher:
         return self
 
     def stop(self) -> None:
-        """Both loops end before their next round (MP-26); every future that is left gets ``Stopped`` or, if its message
-        was never sent, ``NotPublished``. May be repeated, and called from a callback of the listener."""
+        """End both loops before their next round (MP-26); each open future gets ``Stopped``, or ``NotPublished`` if its
+        message was never sent. May be repeated, and called from a callback of the listener."""
         self._loops.keep_going = False
         if self._death is None:
             self._queue.close(_no_more, hand_out=False)
@@ -202,12 +202,11 @@ class ManagedPublisher:
         return f"<ManagedPublisher {state}, {len(self._queue)} queued, {self.window.in_flight} in flight{hold}>"
 
     def publish_runner(self) -> None:
-        """Send what is queued (MP-23); returns when stopped or drained. Call it on a thread of your own, or
-        :meth:`start`."""
+        """Send queued messages until stopped or drained (MP-23). Call it on a thread of your own, or :meth:`start`."""
         self._run(self._loops.publish)
 
     def flights_runner(self) -> None:
-        """Settle what comes back, send again what must (MP-24); otherwise as :meth:`publish_runner`."""
+        """Settle flights by the answers, and resend (MP-24); otherwise as :meth:`publish_runner`."""
         self._run(self._loops.fly)
 
     def _run(self, loop: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """Bounded queue of flights between the callers of ``publish`` and the publish runner.
 
-Callers on plain threads wait for space, coroutines are woken when there is some, all others are told that the queue is
-full. Closing it and putting into it exclude each other, so that a message is either refused or handed on.
+Callers on plain threads wait for space, coroutines are woken for it, and all others get QueueFull. ``close`` and
+``put`` exclude each other, so that a message is either refused or handed on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 class PublishQueue:
     """The queue. Thread-safe.
 
-    :param size: messages that may wait
+    :param size: maximum number of waiting messages
     :param id_prefix: ids are ``<id_prefix>-<number>`` (MP-18)
     :param callers: threads that must not wait for space, because they make it
     """
@@ -47,14 +47,14 @@ class PublishQueue:
         return self._why is not None
 
     def raise_closed(self) -> None:
-        """:raises MamaError: what :meth:`close` was given"""
+        """:raises MamaError: the error of :meth:`close`"""
         if self._why is not None:
             raise self._why()
 
     def put(
         self, subject: str, body: bytes, headers: HeadersLike | None, options: PublishOptions | None
     ) -> Future[Flight]:
-        """Queue a message; its future. QueueFull: the queue is full and this thread may not block."""
+        """Queue a message; returns its future. QueueFull: the queue is full and this thread may not block."""
         plain: Headers | None = None
         if headers is not None:
             plain = {k: [v] if isinstance(v, str) else list(v) for k, v in headers.items()}
@@ -85,8 +85,8 @@ class PublishQueue:
         await space
 
     def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
-        """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again. It
-        is called under the lock, so that a message is always either here or in what it makes."""
+        """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again.
+        ``admit`` runs under the lock, so that a message is always either here or in its result."""
         with self._changed:
             if not self._entries:
                 self._changed.wait_for(lambda: bool(self._entries) or self.closed, timeout)
@@ -98,20 +98,20 @@ class PublishQueue:
         return admitted
 
     def close(self, why: Callable[[], MamaError], *, hand_out: bool) -> None:
-        """Take nothing more; what is queued is still taken with ``hand_out``. The last reason counts."""
+        """Refuse new messages; with ``hand_out``, queued ones are still taken. The last reason counts."""
         with self._changed:
             self._why = why
             self._hand_out = self._hand_out and hand_out
         self.wake()
 
     def rest(self) -> list[Entry]:
-        """Everything that is left; then it is empty."""
+        """Remove and return all entries."""
         with self._changed:
             rest, self._entries = list(self._entries), deque()
         return rest
 
     def wake(self) -> None:
-        """All that wait for space, for entries or for the end look again."""
+        """Wake all waits for space, for entries and for the end."""
         with self._changed:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []

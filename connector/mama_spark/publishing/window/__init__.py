@@ -1,2 +1,1 @@
-"""The window of flights, retries, and the one loop that sends through a bridge; below bridges and publishers.
-Publishers, record logs and discovery all send with it."""
+"""Window of flights, retries and the send loop: publishers, record logs and discovery all send with them."""

@@ -19,14 +19,14 @@ from .retry import may_resend
 from .send_loop import SendLoop
 from .window import Window
 
-_MAX_WAIT = 0.1  #: longest wait for answers while the bridge does not take everything, or a resend is due later
+_MAX_WAIT = 0.1  #: longest poll in seconds while messages are unsent, or a resend was just tried
 
 
 class BlockingSender:
-    """For one thread.
+    """Sends messages and waits for their acknowledgements. Not thread-safe.
 
-    :param bridge: open; it stays open
-    :param policy: ``ordered`` and one message in flight where nothing may overtake what is sent again
+    :param bridge: an open bridge; it stays open
+    :param policy: with ``ordered`` and one message in flight, no message overtakes a resend
     """
 
     def __init__(
@@ -37,10 +37,9 @@ class BlockingSender:
         self._clock = clock
 
     def store(self, messages: MessageBatch, timeout: float) -> FlightBatch:
-        """Send all and wait; the flights, all of them acknowledged.
+        """Send all messages and wait; returns their flights, all acknowledged.
 
-        :raises PublishError: one was rejected, or its outcome is not known and it may not be sent again; of the others
-            any may be stored
+        :raises PublishError: one was rejected, or has an unknown outcome and must not be resent; others may be stored
         :raises ConfigError: no stream takes a topic
         :raises Unavailable: not all were acknowledged within ``timeout`` seconds, or the connection was closed for good
         """
@@ -59,7 +58,7 @@ class BlockingSender:
         self._raise_failed(flights, timeout)
         while flights.open:
             now = self._clock()
-            if now >= until and looked:  # who stood still before the first look has waited for nobody
+            if now >= until and looked:  # a standstill before the first look is no wait for the middleware
                 raise self._timed_out(flights, timeout)
             loop.resend()
             if not loop.bridge_full:
@@ -69,11 +68,11 @@ class BlockingSender:
             looked = True
             polled = loop.receive(wait, self.window.answers_until_refill() if spans else self.window.in_flight or 1)
             if any(event.kind is EventKind.DISCONNECTED for event in polled.events) and _in_flight(flights).any():
-                raise OutcomeUnknown(loop.last_cause)  # what may be sent again waits for it now
+                raise OutcomeUnknown(loop.last_cause)  # flights that may be resent have left this state by now
             self._raise_failed(flights, timeout)
 
     def _next_moment(self, now: float) -> float:
-        """Seconds until the window has something to do; ``_MAX_WAIT`` where that was just tried."""
+        """Seconds until the window must act; ``_MAX_WAIT`` after a try that has just failed."""
         moment = self.window.wake_at()
         return _MAX_WAIT if moment is None or moment <= now else moment - now
 

@@ -28,11 +28,11 @@ class FlightState(IntEnum):
 class Transition(IntEnum):
     SEND = 0  #: the bridge took it
     ACK = 1  #: any of its sends was acknowledged
-    RETRY = 2  #: its last send was refused or is in doubt, and it may go again
+    RETRY = 2  #: its last send was refused or is in doubt, and a resend is allowed
     FAIL = 3  #: refused for good, or stopped
-    EXPIRE = 4  #: nobody answered in time
+    EXPIRE = 4  #: no answer in time
     SEND_UNACKNOWLEDGED = 5  #: the bridge took it and no answer will come
-    FIND = 6  #: its row is stored already, by an attempt before this one
+    FIND = 6  #: an earlier attempt has stored its row
 
 
 class IllegalFlightStep(AssertionError):
@@ -82,7 +82,7 @@ for _state, _steps in TABLE.items():
 
 
 def advance(states: States, step: Transition) -> States:
-    """The states after ``step``, for a whole column; IllegalFlightStep where the table has no such transition."""
+    """The states after ``step``, for a whole column; IllegalFlightStep where the table lacks the transition."""
     after: States = _NEXT[states, step]
     if after.max(initial=0) == _ILLEGAL:
         bad = FlightState(int(states[after == _ILLEGAL][0]))

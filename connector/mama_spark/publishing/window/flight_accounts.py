@@ -19,9 +19,9 @@ IN_FLIGHT, WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 class FlightAccounts:
     """Not thread-safe: one sender uses it.
 
-    :ivar streams: names that :attr:`.FlightBatch.stream` points at; ``domains``: the JetStream domains of these streams
-    :ivar in_flight: flights that were launched and are not settled; ``bytes_in_flight``: their payload bytes
-    :ivar next_token: of the next message that is sent
+    :ivar streams: stream names by the indices in :attr:`.FlightBatch.stream`; ``domains``: their JetStream domains
+    :ivar in_flight: number of launched, unsettled flights; ``bytes_in_flight``: their payload bytes
+    :ivar next_token: token of the next send
     :ivar last_expiry: error of the latest flight that hit its retry deadline
     """
 
@@ -55,7 +55,7 @@ class FlightAccounts:
     def reject(
         self, flights: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float
     ) -> None:
-        """Queued flights that cannot be sent at all: they fail now, with one error or one each."""
+        """Fail queued flights that cannot be sent, with one error or one each."""
         each = [errors] * len(rows) if isinstance(errors, PublishError) else errors
         flights.errors.update(zip(rows.tolist(), each, strict=True))
         self._settle(flights, rows, Transition.FAIL, now)
@@ -82,7 +82,7 @@ class FlightAccounts:
         self._settle(flights, rows, Transition.SEND_UNACKNOWLEDGED, now)
 
     def abandon(self, batches: list[FlightBatch], error: PublishError, unsent: PublishError, now: float) -> None:
-        """Settle everything that is open: sent flights with ``error``, queued ones with ``unsent``."""
+        """Settle all open flights: sent ones with ``error``, queued ones with ``unsent``."""
         for flights in batches:
             queued = np.flatnonzero(flights.state == FlightState.QUEUED)
             if len(queued):
@@ -105,7 +105,7 @@ class FlightAccounts:
                 self._settle_by_last_error(flights, sent, now)
 
     def take_settled(self) -> list[tuple[FlightBatch, Rows]]:
-        """Flights that got their terminal event since the last call. A batch is finished when ``open`` is 0."""
+        """Flights settled since the last call. A batch is finished when its ``open`` is 0."""
         settled, self._settled = self._settled, []
         return settled
 

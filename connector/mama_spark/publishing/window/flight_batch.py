@@ -1,4 +1,4 @@
-"""Flights that were opened together, in columns, and counters of what became of them. Pure."""
+"""Flights opened together, in columns, and counters of their outcomes. Pure."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ NO_SEND = np.iinfo(np.int32).max  #: above the number of every send
 class FlightBatch:
     """Flights opened together, one element of each column a flight.
 
-    :ivar n: how many; ``open``: how many of them are not settled
+    :ivar n: number of flights; ``open``: of unsettled ones
     :ivar messages: row i is the message of flight i; None once all are settled and reported
-    :ivar context: value of the caller of :meth:`.Window.open`, by which it finds its own data again
+    :ivar context: the caller's own value
     :ivar state: :class:`FlightState`
-    :ivar sends: how often sent; ``token``: of the last send
-    :ivar first_token: of all sends of all flights
-    :ivar blocked: how many of the sends were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
+    :ivar sends: number of sends; ``token``: of the last send
+    :ivar first_token: lowest token of all sends
+    :ivar blocked: number of sends that were no attempts (:attr:`.PublishError.is_attempt`); None = none of any flight
     :ivar published: monotonic time at which the first send began, NaN before; ``settled``: of the terminal event
     :ivar sequence: -1 where the middleware does not give it; ``duplicate``
     :ivar stream: index into ``Window.streams``, -1 where the middleware does not give it
-    :ivar doubt: one of its sends may have been stored, and no acknowledgement of it came
-    :ivar errors: row -> the last error, for rows that had one
-    :ivar absent: when the middleware certainly had none of what was sent before, monotonic seconds; None = never known
-    :ivar copied: number of the first send that goes although an earlier copy may still be stored; None = no such send
+    :ivar doubt: a send may have been stored, and has no acknowledgement
+    :ivar errors: row -> its last error
+    :ivar absent: monotonic time at which the middleware certainly had no copy; None = unknown for all
+    :ivar copied: number of the first send made while an earlier copy might still be stored; None = no such send
     :ivar non_retriable: see :class:`~mama_spark.contracts.bridge.ValidationResult`
     :ivar ends: payload bytes of all rows before row i, n + 1 elements
     """
@@ -76,13 +76,13 @@ class FlightBatch:
             np.cumsum(sizes, out=self.ends[1:])
 
     def not_stored_at(self, rows: Int64s, now: float) -> None:
-        """The middleware had none of these then."""
+        """Note that the middleware had no copy of these at ``now``."""
         if self.absent is None:
             self.absent = np.full(self.n, -math.inf)
         self.absent[rows] = now
 
     def send_anyway(self, rows: Int64s) -> None:
-        """The next send of these goes although an earlier copy may still be stored."""
+        """Note that the next send of these is made while an earlier copy may still be stored."""
         if self.copied is None:
             self.copied = np.full(self.n, NO_SEND, np.int32)
         self.copied[rows] = np.minimum(self.copied[rows], self.sends[rows] + 1)
@@ -94,7 +94,7 @@ class FlightBatch:
         return found
 
     def stored_from(self, rows: Int64s) -> Seconds:
-        """When these, which were sent, may have been stored at the earliest."""
+        """Earliest time at which these sent flights may have been stored."""
         return self.published[rows] if self.absent is None else np.maximum(self.published[rows], self.absent[rows])
 
     def failed(self) -> Bools:
@@ -103,7 +103,7 @@ class FlightBatch:
         return found
 
     def attempts(self, rows: Int64s) -> npt.NDArray[np.int32]:
-        """How often these were sent, without the sends that were no attempts."""
+        """Number of sends of these that were attempts."""
         return self.sends[rows] if self.blocked is None else self.sends[rows] - self.blocked[rows]
 
     def bytes_of(self, rows: Rows) -> int:
@@ -144,12 +144,12 @@ class FlightCounters:
     duplicates: int = 0
     failed: int = 0
     timed_out: int = 0
-    in_doubt: int = 0  #: of those that failed or timed out: they may be stored all the same
+    in_doubt: int = 0  #: failed or timed out, and may be stored
     published: int = 0  #: sent to a middleware that acknowledges nothing
     sends: int = 0
     resends: int = 0
     late: int = 0  #: answers to sends of flights that were settled already, or that a newer send replaced
-    unknown: int = 0  #: answers to tokens that were never given out or are no longer known
+    unknown: int = 0  #: answers to tokens never given out, or forgotten
     holds: int = 0  #: times the server made the whole publisher wait
 
     @property

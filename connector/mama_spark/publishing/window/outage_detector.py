@@ -1,5 +1,4 @@
-"""Detects that a middleware has stored nothing for too long although messages wait for it. Pure: the caller gives the
-time."""
+"""Detects an outage: messages wait, and the middleware stores none of them. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -7,12 +6,12 @@ from mama_spark.contracts.standstill import silent_for
 
 
 class OutageDetector:
-    """Counts the seconds since the last progress, while messages wait for an acknowledgement or cannot be sent.
+    """Counts seconds without progress while messages wait for an acknowledgement or cannot be sent.
 
     :param timeout: seconds after which an outage is declared; infinite = never
-    :param notice: seconds after which something seems to be wrong, and that an answer may take after a reconnect
-    :ivar declared: an outage was declared and has not ended
-    :ivar silent: seconds that messages have waited without any progress
+    :param notice: seconds after which to ask for the cause, and for answers after a reconnect
+    :ivar declared: a declared outage lasts
+    :ivar silent: seconds that messages have waited without progress
     """
 
     def __init__(self, timeout: float, notice: float) -> None:
@@ -20,7 +19,7 @@ class OutageDetector:
         self.declared = False
         self.silent = 0.0
         self._grace = 0.0
-        self._unanswered = 0.0  # seconds, of what was sent in a declared outage
+        self._unanswered = 0.0  # seconds, of messages sent in a declared outage
         self._checked: float | None = None
 
     @property
@@ -29,17 +28,16 @@ class OutageDetector:
         return self.declared or self.silent > self.notice
 
     def progressed(self) -> None:
-        """A message was stored, or rejected for good: the outage, if there was one, is over."""
+        """A message was stored, or rejected for good: end the outage."""
         self.silent, self._grace, self.declared = 0.0, 0.0, False
 
     def reconnected(self) -> None:
-        """A declared outage is over; whether messages get through is not known yet."""
+        """End a declared outage, although it is unknown whether messages get through."""
         self.declared, self._grace = False, self.notice
 
     def check(self, blocked: bool, in_flight: int, now: float) -> bool:
-        """Whether to give up what waits; declares the outage. Call it regularly. While an outage lasts, what comes is
-        given up at once if ``blocked`` (messages wait, and the middleware takes none); else when the few that it took
-        (``in_flight``) have not been answered in time."""
+        """Whether to give up the waiting messages; declares outages. Call it regularly. In a declared outage: at once
+        if ``blocked`` (the middleware takes none), else after ``notice`` seconds with messages ``in_flight``."""
         step = 0.0 if self._checked is None else silent_for(self._checked, now)
         waiting = blocked or in_flight > 0
         self._checked = now if waiting else None

@@ -1,4 +1,4 @@
-"""How many messages a second may go. Pure: the caller gives the time."""
+"""Limits the messages a second. Pure: the caller gives the time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class RateLimiter:
         self._at = now
 
     def allowance(self, now: float) -> int:
-        """How many may go now."""
+        """Number of messages that may be sent now."""
         if now > self._at:  # a clock that stands still or jumps back gives nothing
             self._level = min(self.burst, self._level + (now - self._at) * self.rate)
             self._at = now
         return int(self._level)
 
     def spend(self, n: int) -> None:
-        """``n`` went."""
+        """Count ``n`` sent messages."""
         self._level -= n
 
     def wake_at(self, now: float) -> float:
-        """When at least one may go."""
+        """Time from which a message may be sent."""
         return now if self._level >= 1 else self._at + (1 - self._level) / self.rate

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class ReconnectingBridge(Generic[B]):
-    """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
-    call fails after ``timeout`` seconds of an outage."""
+    """Bridge that ``make`` gives, opened when needed and again after a retryable error; for one thread. A call fails
+    after ``timeout`` seconds of an outage."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class ReconnectingBridge(Generic[B]):
         self._bridge: B | None = None
 
     def call(self, work: Callable[[B], T], timeout: float | None = None) -> T:
-        """``work(bridge)``; repeated as a whole on a new bridge while it raises retryable errors.
+        """``work(bridge)``; repeated as a whole on a new bridge after retryable errors.
 
-        :param timeout: for this call, instead of that of all calls
-        :raises MamaError: the last one
+        :param timeout: seconds for this call; None = those of the bridge
+        :raises MamaError: the last error
         """
         outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
         while True:
@@ -70,9 +70,9 @@ class ReconnectingBridge(Generic[B]):
 
 
 def ask_logs(o: ReadOptions | SinkOptions, question: Callable[[RecordLogBridge], T]) -> T:
-    """The result of ``question``, which may be called several times, with the logs that the options name.
+    """The result of ``question`` about the logs that the options name; it may be called several times.
 
-    :raises MamaError: the last one, after ``waitTimeout`` without an answer; at once if it is not retryable
+    :raises MamaError: the last error, after ``waitTimeout`` without an answer; at once if it is not retryable
     """
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     try:

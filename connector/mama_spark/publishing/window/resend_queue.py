@@ -25,10 +25,10 @@ _WAITING = int(FlightState.WAITING)
 class PendingResend:
     """Flights of one batch that are due at the same time.
 
-    :ivar due: monotonic seconds; ``order``: of arrival, among those that are due at the same time
-    :ivar deadline: the earliest time at which one of the rows may not be sent again any more
-    :ivar rows: may contain rows that were acknowledged meanwhile
-    :ivar held: they may not go, whatever the time
+    :ivar due: monotonic seconds; ``order``: of arrival, among equal ``due``
+    :ivar deadline: earliest retry deadline of the rows
+    :ivar rows: may include rows acknowledged meanwhile
+    :ivar held: an earlier copy may still be stored; takes no place in the window
     """
 
     due: float
@@ -40,11 +40,10 @@ class PendingResend:
 
 
 class ResendQueue:
-    """Applies :mod:`~mama_spark.publishing.window.retry` to flights; their retry deadlines can be suspended for an
-    outage.
+    """Flights that wait for a resend; their retry deadlines can be suspended for an outage.
 
     :ivar patient: outages are waited for
-    :ivar next_deadline: no flight that waits has an earlier deadline
+    :ivar next_deadline: at or before the earliest retry deadline of all waiting flights
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -59,7 +58,7 @@ class ResendQueue:
         return self.head() is not None
 
     def allowed(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float) -> Bools:
-        """True for flights that may be resent after a last send that ended with ``error``, one element a row."""
+        """True for flights that may be resent after their last send ended with ``error``."""
         if not error.is_attempt:
             return np.ones(len(rows), np.bool_)
         retry = self._policy.retry
@@ -84,11 +83,11 @@ class ResendQueue:
         self._deadlines_from = math.inf
 
     def resume_deadlines(self, now: float) -> None:
-        """Messages are stored again: retry deadlines of what was sent before count from now."""
+        """Count the retry deadlines of earlier sends from now: messages are stored again."""
         self._deadlines_from = now
 
     def _deadlines(self, flights: FlightBatch, rows: Int64s, due: float) -> Seconds:
-        """The retry deadline; without one, ``wait_timeout`` after they were due, so that none waits for ever."""
+        """Retry deadlines, or ``wait_timeout`` after ``due`` without one, so that no flight waits for ever."""
         deadline = self._policy.retry.deadline if self._policy.retry else None
         if deadline is None:
             return np.full(len(rows), due + self._policy.wait_timeout)
@@ -99,9 +98,9 @@ class ResendQueue:
         return begin
 
     def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
-        """Flights whose last send ended with ``error`` wait from now on.
+        """Queue flights whose last send ended with ``error``.
 
-        :param paused_until: when the publisher may send again
+        :param paused_until: end of the publisher's pause
         """
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
         sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
@@ -113,7 +112,7 @@ class ResendQueue:
         elif error.backpressure is not Backpressure.NONE:
             due = max(now, paused_until)
         elif error.answered and not error.may_have_landed and policy.ordered:
-            pass  # refused because of what went before it
+            pass  # refused because of a message before it
         elif policy.retry is not None and (error.answered or sends > 1):
             # no answer: at once the first time, then slower, lest a bridge that doubts at once is called for ever
             due = now + policy.retry.backoff(sends if error.answered else sends - 1)
@@ -126,19 +125,19 @@ class ResendQueue:
         heapq.heappush(self._heap, PendingResend(due, next(self._order), deadline, flights, rows, held))
 
     def put_off_deadlines(self, now: float) -> None:
-        """Where outages are waited for, retry deadlines of what was sent before count from now."""
+        """As :meth:`resume_deadlines`, if outages are waited for."""
         if self.patient and not self.deadlines_suspended:
             self.resume_deadlines(now)
 
     def hold(self, flights: FlightBatch, rows: Int64s, until: float) -> None:
-        """Flights that wait are due later."""
+        """Make waiting flights due at ``until``, and hold them."""
         for entry in self._heap:
             if entry.flights is flights:
                 entry.rows = entry.rows[~np.isin(entry.rows, rows)]
         self.push(until, flights, rows, held=True)
 
     def held(self) -> tuple[int, int]:
-        """How many flights are held, and their payload bytes."""
+        """Number of held flights, and their payload bytes."""
         parts = [(entry.flights, _waiting(entry.flights, entry.rows)) for entry in self._heap if entry.held]
         return sum(len(rows) for _, rows in parts), sum(flights.bytes_of(rows) for flights, rows in parts)
 
@@ -153,11 +152,11 @@ class ResendQueue:
         return None
 
     def due(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
-        """All that is due."""
+        """Due flights, in runs of one batch."""
         return [(entry.flights, _waiting(entry.flights, entry.rows)) for entry in self._heap if entry.due <= now]
 
     def merge(self) -> None:
-        """Make one queue of all that waits, in the order in which it was first sent."""
+        """Merge all waiting flights into one queue, in the order of their first sends."""
         by_batch: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
         for entry in self._heap:
             by_batch.setdefault(id(entry.flights), (entry.flights, []))[1].append(entry.rows)
@@ -174,7 +173,7 @@ class ResendQueue:
         heapq.heapify(self._heap)
 
     def expire(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
-        """Remove what may not be sent again any more, and yield it."""
+        """Remove and yield flights past their retry deadline."""
         if self.next_deadline > now:
             return
         for entry in self._heap:

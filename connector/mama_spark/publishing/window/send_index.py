@@ -38,14 +38,13 @@ class SendRange:
 
 
 class SendIndex:
-    """The sends whose answers may still come: by token, and by the moment at which waiting for them ends. ``counters``
-    get the unknown tokens."""
+    """Sends that may still be answered, by token and by time. ``counters`` count unknown tokens."""
 
     def __init__(self, counters: FlightCounters) -> None:
         self._counters = counters
         self._ranges: list[SendRange] = []
         self._firsts: list[int] = []
-        self._timers: deque[SendRange] = deque()  # every send waits equally long, so this is sorted by deadline
+        self._timers: deque[SendRange] = deque()  # all sends wait equally long, so this is sorted by deadline
         self._prune_at = 64
 
     def __len__(self) -> int:
@@ -55,14 +54,14 @@ class SendIndex:
         return iter(list(self._ranges))
 
     def add(self, sends: SendRange) -> None:
-        """Tokens must be higher than all before."""
+        """Add sends, whose tokens are higher than all before."""
         self._forget()
         self._ranges.append(sends)
         self._firsts.append(sends.first)
         self._timers.append(sends)
 
     def oldest(self) -> SendRange | None:
-        """Of those with an unanswered send, the one whose time is up first."""
+        """The range with an unanswered send that expires first."""
         while self._timers and not self.live(self._timers[0]).any():
             self._timers.popleft()
         return self._timers[0] if self._timers else None
@@ -89,7 +88,7 @@ class SendIndex:
         return live
 
     def split(self, tokens: Int64s) -> Iterator[tuple[SendRange, int, int]]:
-        """Cut ascending ``tokens`` by the range they belong to: (range, from, to), without unknown ones."""
+        """Cut ascending ``tokens`` by range: (range, from, to). Unknown ones are counted and left out."""
         i, n = 0, len(tokens)
         while i < n:
             at = bisect_right(self._firsts, int(tokens[i])) - 1
@@ -103,14 +102,14 @@ class SendIndex:
             i = j
 
     def _forget(self) -> None:
-        """Drop ranges none of whose flights is open: their answers, if any still come, are unknown tokens."""
+        """Drop ranges without open flights; late answers to them are unknown tokens."""
         done = 0
         for sends in self._ranges:
             if sends.flights.open and (sends.flights.state[sends.rows] < FlightState.ACKED).any():
                 break
             done += 1
         del self._ranges[:done], self._firsts[:done]
-        if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep all the rest
+        if len(self._ranges) + len(self._timers) > self._prune_at:  # one stuck flight must not keep the others
             self._ranges = [s for s in self._ranges if (s.flights.state[s.rows] < FlightState.ACKED).any()]
             self._firsts = [s.first for s in self._ranges]
             self._timers = deque(s for s in self._timers if self.live(s).any())

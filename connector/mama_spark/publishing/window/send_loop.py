@@ -31,47 +31,44 @@ from .window import PROBE, Window
 
 logger = logging.getLogger("mama_spark")
 
-MAX_SEND_MESSAGES = 2048  #: at most so many messages a call of the bridge
-MAX_SEND_BYTES = 4 << 20  #: at most so many payload bytes a call, or one message
+MAX_SEND_MESSAGES = 2048  #: messages in one call of the bridge, at most
+MAX_SEND_BYTES = 4 << 20  #: payload bytes in one call, at most; or one message
 
 #: Rows ``[start, end)``.
 Span = tuple[int, int]
 
 
-#: Seconds after which the middleware is asked again what it has, when it could not say.
+#: Seconds between two questions for stored messages, after one without an answer.
 _ASK_AGAIN = 0.5
-_HOLD = 0.2  #: seconds after which it is seen again whether what was sent may still be stored
+_HOLD = 0.2  #: seconds between two looks whether a copy may still be stored
 
 
 class StoredCheck(Protocol):
-    """Looks for messages whose acknowledgements are lost, where each must be stored once, however late."""
+    """Finds stored messages whose acknowledgements are lost, for writes that store each message once."""
 
     @property
     def patience(self) -> float:
-        """Seconds that flights wait while copies of them may be stored; then they are looked for, sent, and marked."""
+        """Seconds that flights wait while copies may still be stored; then they are looked for, sent, and marked."""
         ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
-        """The stored messages of each batch, as rows of it; none was stored before ``since`` (monotonic seconds).
-        Unavailable: the middleware does not say."""
+        """The stored rows of each batch, none older than ``since`` (monotonic seconds). Unavailable: no answer."""
         ...
 
 
 class SendLoop:
     """One bridge and one window. Not thread-safe: one thread calls it at a time.
 
-    :param on_event: called with each event of the transport before the window learns of it
-    :param outage: None = no outage is declared, and the cause is asked for after an acknowledgement's timeout
-    :param check: looks for a message that may be stored before it is sent again, once all copies of it are stored or
-        lost; None = it is sent
-    :param outgoing: makes of messages what the bridge gets: as many, with more headers; None = they are sent as they
-        are
-    :param log_prefix: of the lines about events of the transport
+    :param on_event: called with each transport event, before the window
+    :param outage: None = no outage is declared; the cause is asked for after ``wait_timeout``
+    :param check: finds stored messages before a resend, once all their copies are stored or lost; None = no search
+    :param outgoing: adds headers to messages for the bridge; None = sent as they are
+    :param log_prefix: prefix of log lines about transport events
     :param clock: monotonic seconds
-    :ivar bridge_full: the bridge did not take everything in the last call
-    :ivar unflushed: something was sent since the last flush; ``last_send``: when, monotonic seconds
-    :ivar last_cause: the last refusal or disconnection, for people
-    :ivar refused: the middleware has refused something since the last progress
+    :ivar bridge_full: the bridge did not take all messages of the last call
+    :ivar unflushed: messages were sent since the last flush; ``last_send``: monotonic seconds
+    :ivar last_cause: text of the last refusal or disconnection
+    :ivar refused: a message was refused since the last progress
     """
 
     def __init__(
@@ -100,9 +97,9 @@ class SendLoop:
         rejected: Mapping[int, PublishError] = MappingProxyType({}),
         stored: Sequence[StoredFlights] = (),
     ) -> deque[Span]:
-        """Have the bridge check queued flights, fail those that cannot be sent; the spans of the others.
+        """Check queued flights in the bridge, and fail bad ones; returns the spans of the others.
 
-        :param rejected: rows that are known to be wrong
+        :param rejected: errors of rows that the caller rejects
         :param stored: flights whose rows are stored already
         :raises ConfigError, Unavailable: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`
         """
@@ -123,15 +120,15 @@ class SendLoop:
         return spans_of(good)
 
     def capacity(self, flights: FlightBatch, span: Span, most: int = MAX_SEND_MESSAGES) -> int:
-        """How many flights from the start of the span on may go in one call of :meth:`launch`."""
+        """Number of flights from the start of the span that one call of :meth:`launch` may send."""
         start, end = span
         n = min(self.window.capacity(flights, start, self.clock()), end - start, most, MAX_SEND_MESSAGES)
         if self.outage.declared:
-            n = min(n, PROBE - self.window.in_flight)  # these show when it is over
+            n = min(n, PROBE - self.window.in_flight)  # they show the end of the outage
         return min(n, _within_bytes(flights.ends[start + 1 : start + n + 1] - flights.ends[start])) if n > 0 else 0
 
     def launch(self, flights: FlightBatch, start: int, n: int) -> int:
-        """Send ``n`` queued flights; how many of them the bridge took."""
+        """Send ``n`` queued flights; returns how many the bridge took."""
         outgoing, begun = self._outgoing(messages_of(flights).slice(start, n)), self.clock()
         taken = self.bridge.send(outgoing, self.window.next_token)
         if taken:
@@ -146,7 +143,7 @@ class SendLoop:
         return taken
 
     def launch_spans(self, flights: FlightBatch, spans: deque[Span], limiter: RateLimiter | None = None) -> bool:
-        """Send what may go of queued flights, and take it from ``spans``; whether that was all."""
+        """Send queued flights and remove them from ``spans``; true if all were sent."""
         while spans:
             start, end = spans[0]
             most = MAX_SEND_MESSAGES if limiter is None else limiter.allowance(self.clock())
@@ -162,7 +159,7 @@ class SendLoop:
         return True
 
     def resend(self) -> None:
-        """Send again what is due, until the bridge takes no more."""
+        """Resend due flights until the bridge takes no more."""
         self.bridge_full, now = False, self.clock()
         if self._check is not None and self.window.resends and not self._find_stored(self._check, now):
             return
@@ -178,9 +175,9 @@ class SendLoop:
                 return
 
     def _find_stored(self, check: StoredCheck, now: float) -> bool:
-        """Settle what is stored of the resends that may be, so that one copy of a message at a time is on its way,
-        whatever the middleware remembers of ids. False = nothing is sent in this call: a look takes time, in which it
-        may be forbidden, or the middleware does not say."""
+        """Settle due resends that are stored, so that one copy of a message at a time is in transit, whatever ids the
+        middleware remembers. False = send nothing in this call: a lease may end during a look, or the look had no
+        answer."""
         doubtful = self.window.resends_in_doubt(now)
         if not doubtful:
             return True
@@ -209,7 +206,7 @@ class SendLoop:
         return False
 
     def _not_on_the_way(self, flights: FlightBatch, rows: Int64s, now: float, patience: float) -> Int64s:
-        """Rows that no server can store any more, or whose wait is over; the others are held."""
+        """Rows without a copy in transit, or past ``patience``; the others are held."""
         there = self.bridge.on_the_way(flights.token[rows], messages_of(flights).topics.take(pa.array(rows)))
         if there is None:
             return rows
@@ -221,7 +218,7 @@ class SendLoop:
         return rows[~there.rows]
 
     def flush(self) -> None:
-        """Make the middleware answer for what was sent since the last call."""
+        """Make the middleware answer all sends since the last call."""
         if self.unflushed:
             self.unflushed = False
             self.bridge.flush()
@@ -231,7 +228,7 @@ class SendLoop:
         self.unflushed = True
 
     def receive(self, timeout: float, want: int = 1) -> PollResult:
-        """Poll the bridge, give the window what came, and time out what had no answer when this was called.
+        """Poll the bridge, apply the answers, and time out sends that were overdue at the call.
 
         :raises Unavailable: the connection was closed for good
         """
@@ -243,14 +240,14 @@ class SendLoop:
         return polled
 
     def _noted(self, since: float, meant: float = 0.0) -> float:
-        """Now, after a call of the bridge: deadlines do not count a time in which the process stood still."""
+        """Time after a call of the bridge; retry deadlines restart if the process stood still in it."""
         now = self.clock()
         if stood_still(now - since, meant) and not self.window.resends.deadlines_suspended:
             self.window.resends.resume_deadlines(now)
         return now
 
     def apply(self, polled: PollResult) -> None:
-        """Give the window what a poll returned; Unavailable: the connection was closed for good."""
+        """Apply the result of a poll to the window. Unavailable: the connection was closed for good."""
         for acks in polled.acks:
             self.window.acked(acks)
         for refusals in polled.refusals:
@@ -281,9 +278,9 @@ class SendLoop:
         logger.warning("%s%s%s%s", self._log_prefix, what, event.info, topic)
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
-        """Whether to give up what is not settled.
+        """Whether to give up unsettled flights.
 
-        :param waiting: there is something to send
+        :param waiting: messages wait to be sent
         """
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
@@ -306,8 +303,5 @@ def _one_call(flights: FlightBatch, rows: Int64s) -> Int64s:
 
 
 def _within_bytes(totals: Int64s) -> int:
-    """How many messages go in one call.
-
-    :param totals: payload bytes of the first, the first two, ...
-    """
+    """Number of messages in one call; ``totals``: payload bytes of the first, the first two, ..."""
     return max(1, int(np.searchsorted(totals, MAX_SEND_BYTES, "right")))

@@ -1,11 +1,11 @@
-"""The window: flights that are not settled, and the rules for sending more of them and for sending them again.
+"""The window: unsettled flights, and the rules for sends and resends.
 
 Pure: no thread, no clock, no socket. Inputs are values and ``now`` (monotonic seconds), outputs are values;
 :class:`~mama_spark.publishing.window.send_loop.SendLoop` acts on them. Flights are columns: every operation works on a
 run of flights that were opened together, a :class:`FlightBatch`.
 
 A *token* names one send of one flight: an integer that only rises and is never reused. An acknowledgement of any send
-settles its flight, a refusal settles only its own send; what arrives after the terminal event is only counted.
+settles its flight, a refusal settles only its own send; answers after the terminal event are only counted.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ PROBE = 64
 
 
 class BackpressureState:
-    """Slows the whole publisher after errors, as their :class:`~mama_spark.contracts.errors.Backpressure` asks: pauses
-    and a smaller window.
+    """Pauses the whole publisher, or makes its window smaller, after errors with a ``backpressure``.
 
-    :ivar limit: flights that may be in flight: ``max_in_flight``, or fewer after the server was overloaded
-    :ivar level: consecutive pauses without an acknowledgement of what was sent since the last one began
+    :ivar limit: flights that may be in flight: ``max_in_flight``, or fewer after an overload of the server
+    :ivar level: consecutive pauses without an acknowledgement of a message sent since the last one began
     :ivar began: monotonic seconds at which the last pause began; ``until``: at which it ends
     """
 
@@ -48,7 +47,7 @@ class BackpressureState:
         self._acked_since_growth = 0
 
     def concerns(self, sent_at: float, now: float) -> bool:
-        """Whether a refused send is a reason for another pause: a burst of refusals is one reason, not thousands."""
+        """Whether a refused send begins another pause: a burst of refusals is one reason, not thousands."""
         return sent_at >= self.began and now >= self.until
 
     def pause(self, error: PublishError, now: float, backoff: float) -> None:
@@ -60,12 +59,12 @@ class BackpressureState:
             self._acked_since_growth = 0
 
     def acknowledged(self, sent_at: float) -> None:
-        """A message that was sent at this time was acknowledged."""
+        """Note the acknowledgement of a message that was sent at this time."""
         if sent_at >= self.began:
             self.level = 0
 
     def reconnected(self, now: float) -> None:
-        """A new connection is tried at once."""
+        """End the pause: a new connection is tried at once."""
         self.until = min(self.until, now)
 
     def grow(self, acks: int, max_in_flight: int) -> None:
@@ -81,7 +80,7 @@ class Window(FlightAccounts):
     """Not thread-safe: one sender uses it.
 
     :ivar holding: the window is full and waits until ``refill_allowed_at`` (MP-34, MP-43)
-    :ivar silence: why nothing is acknowledged, for the texts of time-outs; empty = not known
+    :ivar silence: cause of missing acknowledgements, for texts of time-outs; empty = unknown
     """
 
     def __init__(self, policy: WindowConfig) -> None:
@@ -101,7 +100,7 @@ class Window(FlightAccounts):
         return min(self.policy.refill_allowed_at, self._backpressure.limit - 1)
 
     def answers_until_refill(self) -> int:
-        """How many answers let new flights in: worth waiting for before the sender looks again."""
+        """Number of answers after which new flights may go: worth waiting for."""
         if self.holding:
             return max(1, self.in_flight - self.refill_at)
         return max(1, self.in_flight // 4)
@@ -112,7 +111,7 @@ class Window(FlightAccounts):
         return self._backpressure.level > 0
 
     def resends_in_doubt(self, now: float) -> list[tuple[FlightBatch, Int64s]]:
-        """Due resends that may be stored."""
+        """Due resends that may be stored already."""
         if not self._may_send(now) or (self.policy.ordered and self._index.unanswered()):
             return []
         found: dict[int, tuple[FlightBatch, list[Int64s]]] = {}
@@ -125,13 +124,13 @@ class Window(FlightAccounts):
         ]  # a look costs much, a row little
 
     def hold(self, flights: FlightBatch, rows: Int64s, error: PublishError, until: float) -> None:
-        """Due resends wait longer, because of ``error``, and the window lets in others in their place."""
+        """Put off due resends because of ``error``; other flights take their places in the window."""
         self._record_error(flights, rows, error)
         self.resends.hold(flights, rows, until)
         self._refill()
 
     def capacity(self, flights: FlightBatch, start: int, now: float) -> int:
-        """How many flights from ``start`` on may be launched now."""
+        """Number of flights from ``start`` that may be launched now."""
         held, held_bytes = self.resends.held()
         free = self._backpressure.limit - self.in_flight + held
         if free <= 0 or self.holding or not self._may_send(now):
@@ -163,8 +162,8 @@ class Window(FlightAccounts):
         return self._sent(flights, rows, now)
 
     def due(self, now: float) -> Iterator[tuple[FlightBatch, Int64s]]:
-        """Flights that must be resent now, oldest first: one run of rows at a time, each at most what may be sent. Call
-        :meth:`relaunch` for those that the bridge took; stop when it takes no more."""
+        """Due resends, oldest first: runs of rows, each at most as many as may be sent. Call :meth:`relaunch` for rows
+        that the bridge took; stop when it takes no more."""
         if self.resends.head() is None or not self._may_send(now):
             return
         if self.policy.ordered:
@@ -178,7 +177,7 @@ class Window(FlightAccounts):
                 return  # the bridge took nothing, or not all of what must stay in front
 
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float, begun: float | None = None) -> int:
-        """As :meth:`launch`, of waiting flights that the bridge took again."""
+        """As :meth:`launch`, for resends that the bridge took."""
         self.counters.resends += len(rows)
         absent = rows[~flights.doubt[rows]]
         if len(absent):  # each send before this one was refused
@@ -200,12 +199,11 @@ class Window(FlightAccounts):
         return self.connected and now >= self._backpressure.until
 
     def _probing(self) -> bool:
-        """After a pause: sends that were launched since are still unanswered, and their answers decide."""
+        """Whether sends since the last pause are unanswered; their answers decide."""
         return self.paused and self._index.unanswered(self._backpressure.until)
 
     def acked(self, acks: Acks) -> None:
-        """Acknowledgements: each settles its flight, whichever send of it was acknowledged (MP-39); those of level
-        ``NONE`` as ``published``."""
+        """Settle flights by acknowledgements of any of their sends (MP-39); level ``NONE`` settles as ``published``."""
         tokens, sequences, duplicates = acks.tokens, acks.sequences, acks.duplicates
         if len(tokens) > 1 and not (tokens[1:] > tokens[:-1]).all():
             tokens, index = np.unique(tokens, return_index=True)
@@ -239,7 +237,7 @@ class Window(FlightAccounts):
         self._backpressure.grow(len(tokens), self.policy.max_in_flight)
 
     def refused(self, refusals: Refusals) -> None:
-        """Refusals, or sends whose outcome is unknown, with one cause (MP-40)."""
+        """Apply refusals, or unknown outcomes, of one cause (MP-40)."""
         tokens = np.unique(refusals.tokens)
         for sends, lo, hi in self._index.split(tokens):
             rows = array_of(sends.pick(tokens[lo:hi]))
@@ -251,20 +249,19 @@ class Window(FlightAccounts):
                 self._fail_send(flights, rows, refusals.error, refusals.at, sends.at)
 
     def disconnected(self, info: str, now: float) -> None:
-        """The connection is lost: the outcome of unanswered sends is unknown, nothing is sent until
-        :meth:`reconnected`."""
+        """Connection lost: unanswered sends have unknown outcomes; nothing is sent until :meth:`reconnected`."""
         self.connected = False
         error = OutcomeUnknown(info)
         for sends in self._index:
             rows = array_of(sends.rows)[self._index.live(sends)]
-            # what may not be sent again stays in flight until its time is up: it ends as a timeout
+            # flights that must not be resent stay in flight, and end as timeouts
             rows = rows[self.resends.allowed(sends.flights, rows, error, now)]
             if len(rows):
                 self._record_error(sends.flights, rows, error)
                 self.resends.add(sends.flights, rows, error, now, self._backpressure.until)
 
     def reconnected(self, now: float) -> None:
-        """The connection is back: what waits may be sent, also during a pause."""
+        """Connection back: waiting flights may be sent, also during a pause."""
         self.connected = True
         self._backpressure.reconnected(now)
 
@@ -281,7 +278,7 @@ class Window(FlightAccounts):
             self._settle_by_last_error(flights, rows, now)
 
     def suspend_deadlines(self, suspend: bool, now: float) -> None:
-        """While nothing is stored flights have no retry deadline, and only a few are sent until one is acknowledged."""
+        """While nothing is stored: no retry deadlines, and only a few sends until one is acknowledged."""
         if suspend is self.resends.deadlines_suspended:
             return
         if not suspend:
@@ -291,8 +288,8 @@ class Window(FlightAccounts):
         self._backpressure.pause(OutcomeUnknown("nothing is acknowledged"), now, 0.0)
 
     def wake_at(self) -> float | None:
-        """When :meth:`expire`, :meth:`due` or :meth:`capacity` must be called again because of the time alone; a time
-        in the past: there is something to send at once (or the bridge did not take it)."""
+        """Time at which :meth:`expire`, :meth:`due` or :meth:`capacity` must be called again; None = only after an
+        event. A past time: a send is due now, or the bridge did not take it."""
         oldest = self._index.oldest()
         times = [] if oldest is None else [oldest.at + (self.policy.ack_timeout or self.policy.wait_timeout)]
         resend = self.resends.head()
@@ -306,7 +303,7 @@ class Window(FlightAccounts):
         return min(times, default=None)
 
     def take_resend_cause(self) -> PublishError | None:
-        """Why flights must be sent again since the last call: the last refusal or timeout."""
+        """The last refusal or timeout since the last call that requires a resend."""
         cause, self._resend_cause = self._resend_cause, None
         return cause
 

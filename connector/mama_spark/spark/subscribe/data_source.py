@@ -1,7 +1,7 @@
-"""The format ``mamasub``: the messages of topics as rows, in batch and in streams.
+"""The format ``mamasub``: messages of topics as rows, in batch and in streams.
 
-A log keeps its records by number: an offset is a number for each stream, a task is a range of numbers, and a range
-gives the same rows every time. The position of a query is in Spark's checkpoint only.
+A log keeps its records by sequence: an offset is a sequence for each stream, a task is a range of sequences, and a
+range gives the same rows every time. Only Spark's checkpoint holds the position of a query.
 """
 
 from __future__ import annotations
@@ -56,23 +56,22 @@ from .task_ranges import split_ranges
 
 logger = logging.getLogger("mama_spark")
 
-Resumed = dict[str, tuple[Continuity, int]]  #: by stream; see :func:`~mama_spark.contracts.record_log.resume`
+Resumed = dict[str, tuple[Continuity, int]]  #: results of :func:`~mama_spark.contracts.record_log.resume` by stream
 
-#: Seconds.
+#: Seconds between two searches for streams.
 STREAM_LOOKUP_INTERVAL = 5.0
 
 
 def schema_for(given: dict[str, str]) -> StructType:
-    """The columns with these options from Spark. All functions here raise ConfigError if an option is wrong."""
+    """The columns for these options of Spark. All functions here raise ConfigError for a wrong option."""
     return schema_of(_options(given, ANY_READ))
 
 
 def batch_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
 ) -> MamaSubReader:
-    """
-    :param loaded_at: microseconds since the epoch, of ``load()``
-    :param cluster_cores: tasks that run at once, for the number of tasks; None = not known
+    """:param loaded_at: time of ``load()``, microseconds since the epoch
+    :param cluster_cores: tasks that run at once, for the number of tasks; None = unknown
     """
     options = _options(given, BATCH_READ)
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
@@ -116,7 +115,7 @@ class MamaSubReader(LogReader, DataSourceReader):
         return ask_logs(self.options, plan)
 
     def records(self, log: RecordLog, partition: LogPartition, after: int) -> Iterator[Records]:
-        """What is current comes when all was read: after an outage, all has come or nothing."""
+        """Current records are yielded after the whole read: after an outage, none or all have been yielded."""
         r = partition.range
         if not self.options.current:
             return super().records(log, partition, after)
@@ -136,9 +135,9 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
     ) -> None:
         super().__init__(options, columns)
         self._clock = clock
-        self._triggered_at = float("-inf")  # when the last micro-batch was planned
+        self._triggered_at = float("-inf")  # time of the last micro-batch's plan
         self._initial: Offsets | None = None
-        self._replacing: set[str] = set()  # streams whose newer records replaced what is gone
+        self._replacing: set[str] = set()  # streams whose newer records replaced missing ones
         self._listed: OfThisProcess[tuple[str, str, int], CurrentRecords] = OfThisProcess()
         self._target: dict[str, Bounds] | None = None
         self._latest: dict[str, Bounds] = {}
@@ -155,7 +154,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def _begin(self, bridge: RecordLogBridge) -> Offsets:
         start, bounds = self.first(bridge)
-        self._listed.clear()  # an attempt before this one may have ended elsewhere
+        self._listed.clear()  # an earlier attempt may have ended elsewhere
         for name, found in bounds.items() if self.options.current else ():
             log = bridge.log(name)
             end = log.opened.last
@@ -169,7 +168,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return start
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """As for a batch, and tasks for what is left of snapshots."""
+        """Tasks of the ranges, and of unfinished snapshots."""
         tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
             log = None if r.snapshot is None else self.find(bridge, r)
@@ -183,16 +182,16 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return tasks + super().plan(bridge, other)
 
     def _parts(self, log: RecordLog, r: ReadRange, current: int) -> int:
-        """How many tasks read a range, of which so many records are current: one where they are few, because a log that
-        brings only these brings all before a part, too."""
+        """Number of tasks for a range with ``current`` records: one if these are few, because a log that sends only
+        them also sends those before each part."""
         n = self.task_count(current)
         whole = log.match_range(r.after, r.up_to, self.options.topics, 2 * current) if n > 1 and current else None
         return n if whole is not None and whole.last >= r.up_to else 1
 
     def _list(self, log: RecordLog, snapshot: int | None) -> CurrentRecords:
-        """What is current, as found when this snapshot began, or when this process first asked for it. Another one may
-        have begun since, at a leader that lacked its end: Spark asks a query again where it begins until its first
-        batch is complete."""
+        """Current records as found when this snapshot began, or at this process's first request. A later snapshot may
+        have begun since, at a leader that lacked its end: Spark asks for a query's beginning until its first batch is
+        complete."""
         key = log.name, log.opened.identity, snapshot or 0
         if key not in self._listed:
             from .current_rows import current_records
@@ -215,11 +214,11 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         before = self._position(start)
         bounds, resumed = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
-        if self._target is not None:  # streams that are newer are for another run
+        if self._target is not None:  # newer streams are for a later run
             bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
         now, losses = reconcile(before, bounds, resumed, self._replacing)
         self.handle_losses(losses)
-        if self.options.current:  # streams that are new have no snapshot
+        if self.options.current:  # new streams have no snapshot
             now = {name: replace(p, snapshot=p.snapshot or 0) for name, p in now.items()}
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
@@ -232,7 +231,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return end
 
     def _position(self, given: dict[str, Any]) -> Offsets:
-        """:raises ConfigError: it is not of a query of this kind, or of another bucket, whose keys would be mixed in"""
+        """:raises ConfigError: the offset is of another kind of query, or of another bucket, whose keys would mix in"""
         found, current, bucket = from_json(given), self.options.current, self.options.bucket
         if bucket is not None and (others := [name for name in found if name != self.options.stream]):
             raise ConfigError(
@@ -273,7 +272,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         }
 
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether there are fewer records than ``minOffsetsPerTrigger``, and ``maxTriggerDelay`` is not over yet."""
+        """Whether ``minOffsetsPerTrigger`` records are not there yet, and ``maxTriggerDelay`` has not passed."""
         least, at = self.options.min_offsets_per_trigger, self._clock()
         if least is not None and at < self._triggered_at + self.options.max_trigger_delay:
             there = sum(backlog_of(now, bounds).values())
@@ -283,7 +282,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return False
 
     def _count_matching(self, now: Offsets, bounds: Mapping[str, Bounds], least: int, there: int) -> int:
-        """Records that are read, of ``there``, counted up to ``least``, if the logs can tell."""
+        """Number of unread records that match, up to ``least``; ``there`` if the logs cannot tell."""
         o = self.options
         if not (o.topics or o.pattern):
             return there
@@ -292,7 +291,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Ends of the streams when the batch was planned, from which Spark computes the lag in the progress."""
+        """Ends of the streams when the batch was planned, for the lag in Spark's progress."""
         return to_json({name: StreamPosition(b.last + 1, b.identity) for name, b in self._latest.items()}) or None
 
     @plain_errors
@@ -322,12 +321,12 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
     def _look(self, bridge: RecordLogBridge, known: Offsets) -> tuple[dict[str, Bounds], Resumed]:
-        """Bounds of the streams, and what became of those of ``known``."""
+        """Bounds of the streams, and the state of those in ``known``."""
         bounds = self._current_bounds(bridge, known)
         for stream, p in known.items():
             found = bounds.get(stream)
             if found is not None and found.identity == p.identity and found.last < p.read:
-                # another process has seen it, perhaps of a replica that has more
+                # another process has seen more, perhaps at another replica
                 bounds[stream] = bridge.log(stream).bounds_with(p.read, p.identity)
         return bounds, _resumed(bridge, known, bounds)
 
@@ -346,7 +345,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return found
 
     def _matching(self, bridge: RecordLogBridge) -> set[str]:
-        """Streams of any of the topics. The stream of a topic may be gone; the offset still names it."""
+        """Streams of any of the topics; none for a topic whose stream is gone, which the offset still names."""
         o = self.options
         if o.stream is not None:
             return {o.stream}
@@ -364,7 +363,7 @@ def _resumed(bridge: RecordLogBridge, known: Offsets, bounds: Mapping[str, Bound
 
 
 def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
-    """``now``, limited to the end of ``target``. A stream that was made again since is empty for this run."""
+    """``now``, limited to the end of ``target``; empty if the stream was made again since."""
     if target is None or target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now

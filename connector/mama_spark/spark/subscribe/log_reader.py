@@ -1,7 +1,7 @@
-"""Reads and plans ranges of record logs: what the batch and the streaming reader of ``mamasub`` have in common.
+"""Plans and reads ranges of record logs, for the batch and the streaming reader of ``mamasub``.
 
-A bridge is opened for one call or one range, because Spark moves readers between processes; connections are kept in a
-pool of the process. While the broker is away, calls and ranges are tried again.
+A bridge is open for one call or one range, because Spark moves readers between processes; the process pools
+connections. While the broker is away, calls and ranges are retried.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ STREAM_RECREATED = "the stream was deleted and made again since"
 class LogPartition(InputPartition):
     """The range that one task reads.
 
-    :ivar known_gaps: gaps that were known, and tolerated, when the batch was planned
-    :ivar current: the records of a snapshot that are read, where the log has others in its range
+    :ivar known_gaps: gaps known and tolerated when the batch was planned
+    :ivar current: records of a snapshot to read, if the log has others in the range
     """
 
     range: ReadRange
@@ -63,7 +63,7 @@ class LogReader:
 
     @plain_errors
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task; on an executor, with a reader that was unpickled there."""
+        """Rows of one task; called on an executor, on an unpickled reader."""
         if self.options.gc_freeze:
             exempt_modules()
         if not isinstance(partition, LogPartition):  # Spark's own, when there is nothing to read
@@ -127,19 +127,19 @@ class LogReader:
         return records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
 
     def _gaps(self, log: RecordLog, r: ReadRange) -> tuple[tuple[int, int], ...]:
-        """What was missing in a range when its log was opened, and was not replaced by what the query reads. Of a
-        snapshot, what is gone is current no more."""
+        """Sequences missing in a range when its log was opened, without those replaced by records that the query reads.
+        A record missing in a snapshot is not current any more."""
         if r.snapshot is not None or self.takes_newest(log, r.time):
             return ()
         gaps = tuple(log.missing_at_open(r.after, r.up_to))
-        if gaps and self.takes_newest(log, sys.maxsize):  # perhaps: the first record that is there may tell
+        if gaps and self.takes_newest(log, sys.maxsize):  # perhaps: the first present record may tell
             first = log.opened.first
             if self.takes_newest(log, time_of(log, log.opened, first)):
                 return tuple(gap for gap in gaps if gap[0] < first)
         return gaps
 
     def takes_newest(self, log: RecordLog, time: int | None = None) -> bool:
-        """Whether what is missing in a log behind a record of this time was replaced by what the query reads."""
+        """Whether records missing behind one of this time were replaced by records that the query reads."""
         since = log.removal.replaced_since
         newest = self.options.current or self.options.bucket is not None
         return newest and since is not None and (time or 0) >= since
@@ -152,7 +152,7 @@ class LogReader:
         return ReceiveSpan(self.options, r.stream)
 
     def find(self, bridge: RecordLogBridge, r: ReadRange) -> RecordLog | None:
-        """The log that the range is of; None if it is lost."""
+        """The log of the range; None if it is lost."""
         whole = ((r.after + 1, r.up_to),)
         try:
             found = bridge.log(r.stream)
@@ -166,7 +166,7 @@ class LogReader:
         return None
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """Tasks for these ranges. Records that are missing in them now are lost."""
+        """Tasks of the ranges. Records missing in them now are lost."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
         logs: dict[str, RecordLog] = {}
         most: dict[str, int | None] = {}
@@ -186,7 +186,7 @@ class LogReader:
         return task_count(rows, self.options.min_partitions, cores)
 
     def _rows_per_sequence(self, logs: Mapping[str, RecordLog], there: list[ReadRange]) -> float:
-        """An estimate from the longest range, for the number of tasks."""
+        """Estimate from the longest range, for the number of tasks."""
         o = self.options
         longest = max(there, key=len, default=None)
         packed = o.unpack and (self.columns.decoded is None or self.columns.decoded.packed)
@@ -197,7 +197,7 @@ class LogReader:
         return rows_per_sequence(logs[longest.stream], longest.after, longest.up_to, o.topics)
 
     def handle_losses(self, losses: Iterable[Loss]) -> None:
-        """Raise DataLost or log, as ``failOnDataLoss`` says."""
+        """Raise DataLost or log the losses, by ``failOnDataLoss``."""
         found = list(losses)
         if found and self.options.fail_on_data_loss:
             raise data_lost(found, selective=bool(self.options.topics or self.options.pattern))
@@ -205,7 +205,7 @@ class LogReader:
             logger.error("mamasub: lost: %s", loss)
 
     def first(self, bridge: RecordLogBridge) -> tuple[Offsets, dict[str, Bounds]]:
-        """Where a query without a checkpoint begins."""
+        """Start of a query without a checkpoint, and the bounds of its streams."""
         o = self.options
         found = {name: bridge.log(name) for name in logs_to_read(o, bridge)}
         for one in found.values():
@@ -228,12 +228,11 @@ def read_range(
     check: Callable[[RecordLog], None],
     observer: ReadObserver | None,
 ) -> Iterator[Records]:
-    """The records of a range; after an outage it continues behind the last record that came. Their payloads may be
-    binary_view arrays.
+    """Records of a range; after an outage, those behind the last yielded one. Payloads may be binary_view arrays.
 
-    :param find: the log; None ends the read
-    :param read: of the log, the records behind a sequence
-    :param check: called after the last record, with the log as it is then
+    :param find: returns the log; None ends the read
+    :param read: reads the log's records behind a sequence
+    :param check: called with the log after the last record
     :raises Unavailable: no record came for ``waitTimeout``
     """
     outage = OutageTimer(o.wait_timeout)
@@ -248,7 +247,7 @@ def read_range(
                 for records in batches if observer is None else observer.watched(batches):
                     if len(records):
                         yield records
-                        after = max(after, int(records.sequences[-1]))  # what has changed meanwhile comes last
+                        after = max(after, int(records.sequences[-1]))  # changed records come last
                     outage.succeeded()
                 if (log := find(bridge)) is not None:
                     check(log)
@@ -260,10 +259,10 @@ def read_range(
 
 
 def most_tasks(log: RecordLog, at_least: int | None) -> int | None:
-    """How many tasks can read a log at once; None = any number.
+    """Maximum number of tasks that can read a log at once; None = any number.
 
-    :param at_least: of them, as option ``minPartitions`` wants it
-    :raises OptionError: the log does not take so many
+    :param at_least: number of tasks that ``minPartitions`` wants
+    :raises OptionError: the log allows fewer
     """
     limit = log.most_readers()
     if limit is None:
@@ -282,7 +281,7 @@ def sequences_at(logs: Mapping[str, RecordLog], time: int | str | None) -> dict[
 
 
 def raise_if_stream_exists(bridge: RecordLogBridge, name: str, error: ConfigError) -> None:
-    """Raise ``error`` if the stream exists: one that cannot be read (no permission) is no data loss."""
+    """Raise ``error`` if the stream exists: an unreadable stream (no permission) is no data loss."""
     try:
         names = bridge.names(())
     except ConfigError:

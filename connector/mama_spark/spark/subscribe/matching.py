@@ -1,5 +1,4 @@
-"""Where the next micro-batch ends: its limits count the records that match, where the middleware can find them without
-sending them, and else all records of the stream."""
+"""Plans the end of the next micro-batch: limits count matching records if the middleware can, else all records."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .offsets import Offsets, advance, backlog_of, share_evenly
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """:ivar rows: about how many rows a micro-batch may have"""
+    """:ivar rows: approximate maximum number of rows of a micro-batch"""
 
     records: int | None
     rows: int | None
@@ -29,11 +28,11 @@ def next_offsets(
     selective: bool,
     snapshots: Mapping[str, CurrentRecords] | None = None,
 ) -> Offsets:
-    """Where the next batch ends.
+    """End of the next batch.
 
-    :param start: as :func:`.offsets.reconcile` gave it
-    :param selective: the query reads a part of the records only
-    :param snapshots: of the logs of which these are read
+    :param start: from :func:`.offsets.reconcile`
+    :param selective: the query reads only a part of the records
+    :param snapshots: current records, by log of which only these are read
     """
     backlog = {stream: n for stream, n in backlog_of(start, bounds).items() if n}
     if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
@@ -50,7 +49,7 @@ def next_offsets(
 def matching_records(
     bridge: RecordLogBridge, start: Offsets, bounds: Mapping[str, Bounds], topics: Sequence[str], most: int
 ) -> int | None:
-    """How many records that match were not read yet, counted up to ``most``; None: a log cannot tell."""
+    """Number of unread records that match, counted up to ``most``; None = a log cannot tell."""
     found = 0
     for stream, n in backlog_of(start, bounds).items():
         if not n or found >= most:
@@ -60,7 +59,7 @@ def matching_records(
         if part is None:
             return None
         whole = part.last >= bounds[stream].last
-        found += part.matching if whole else most  # nearly as many as allowed may be told of more
+        found += part.matching if whole else most  # a range near the limit may hold more
     return found
 
 
@@ -80,7 +79,7 @@ def _by_matches(
     topics: Sequence[str],
     limits: BatchLimits,
 ) -> Offsets | None:
-    """``counts`` tells which records match; None: a log cannot tell."""
+    """End of the next batch by the matches in ``counts``; None = a log cannot tell."""
     last = {stream: bounds[stream].last for stream in logs}
     if limits.records is not None:
         found = _divided(counts, start, last, topics, limits.records, dict.fromkeys(logs, 1.0))
@@ -113,10 +112,10 @@ def _divided(
     limit: int,
     each: Mapping[str, float],
 ) -> dict[str, MatchRange] | None:
-    """The range of each stream, so that all together count at most ``limit``.
+    """Range of each stream, so that all together count at most ``limit``.
 
-    :param last: end of each, at most
-    :param each: what a matching record of a stream counts
+    :param last: latest end of each range
+    :param each: count of one matching record of a stream
     """
 
     def part_of(stream: str, limit: int) -> MatchRange | None:

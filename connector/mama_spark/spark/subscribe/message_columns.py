@@ -1,4 +1,4 @@
-"""Records of a log as rows of ``mamasub``, whole batches at a time."""
+"""Makes rows of ``mamasub`` of a log's records, whole batches at a time."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def rows(
 ) -> pa.RecordBatch:
     """Rows in the columns of ``wanted_columns``.
 
-    :param found: rows of these records; what its typed ones have is ``wanted_columns.typed``, or a column of JSON
-    :param decoder: makes the columns of records of a recorder
+    :param found: rows of these records; their typed columns are ``wanted_columns.typed``, or one of JSON
+    :param decoder: makes the columns of a recorder's records
     """
     counts = np.bincount(found.records, minlength=len(records))
     plain = bool((counts == 1).all())
@@ -42,7 +42,7 @@ def rows(
         return topics if plain else _repeated(topics.to_pylist(), counts)
 
     def each(numbers: Int64s) -> pa.Array:
-        """From a number a record to one a row."""
+        """Repeat a number of each record for its rows."""
         return pa.array(numbers if plain else np.repeat(numbers, counts), pa.int64())
 
     ids, headers = _ids_and_headers(found, "headers" in wanted_columns.arrow.names and include_headers)
@@ -81,17 +81,14 @@ def rows(
 
 
 def operations_of(records: Records, key_value: str | None) -> pa.Array:
-    """What each record does to its topic or key.
-
-    :param key_value: see :class:`~.schema.MessageColumns`
-    """
+    """Operation of each record on its topic or key; ``key_value``: see :class:`~.schema.MessageColumns`."""
     if key_value is None:
         return pa.repeat(PUT, len(records))
     return imported(key_value).operations_of(records.headers, len(records))
 
 
 def _of_rows(column: pa.Array, found: Unpacked) -> pa.Array:
-    """From an element a record to one a row."""
+    """Repeat an element of each record for its rows."""
     return column if len(column) == len(found) else column.dictionary_encode().take(pa.array(found.records))
 
 
@@ -103,7 +100,7 @@ def trace_column(records: Records) -> pa.Array:
 
 
 def _repeated(texts: list[str], counts: Int64s) -> pa.Array:
-    """Each text as often as its count says, one behind the other. Arrow's ``take`` needs several times as long."""
+    """Each text as often as its count, one after another. Arrow's ``take`` takes several times as long."""
     pieces = [text.encode() for text in texts]
     ends = np.zeros(int(counts.sum()) + 1, np.int32)
     np.cumsum(np.repeat([*map(len, pieces)], counts), out=ends[1:])
@@ -112,7 +109,7 @@ def _repeated(texts: list[str], counts: Int64s) -> pa.Array:
 
 
 def _pack_index(found: Unpacked) -> pa.Array:
-    """Places in packs, null where a row is of none."""
+    """Places in packs, null for rows outside of packs."""
     outside = found.index < 0
     return pa.array(found.index, mask=outside) if outside.any() else pa.array(found.index)
 
@@ -138,7 +135,7 @@ def _typed_columns(found: Unpacked, wanted: pa.Schema) -> dict[str, pa.Array]:
 
 
 def _with_json(found: Unpacked) -> pa.Array:
-    """Values, and for typed rows their only column, which is JSON."""
+    """Values; for typed rows, their only column, which is JSON."""
     if not found.typed:
         return found.values
     made = pa.concat_arrays([run.columns.column(0) for run in found.typed])
@@ -155,7 +152,7 @@ def _typed_rows(found: Unpacked) -> Int64s:
 
 
 def row_decoder(columns: MessageColumns, strict: bool) -> RowDecoder | None:
-    """What makes the columns of records of a recorder, for one thread; None: no recorder wrote them."""
+    """Decoder of a recorder's records, for one thread; None = not a recorder's."""
     if (decoded := columns.decoded) is None:
         return None
     column_type = columns.arrow.field(decoded.column).type if decoded.column in columns.arrow.names else None
@@ -172,7 +169,7 @@ def _pack_errors(found: Unpacked) -> pa.Array:
 
 
 def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
-    """Ids of the rows, of their own or from the header; and their headers, if they are to be kept."""
+    """Ids of the rows, own or from the header, and their headers, if wanted."""
     n, pool = len(found), found.header_pool
     if pool is None:
         return pa.nulls(n, pa.string()) if found.ids is None else found.ids, pa.nulls(n, _HEADERS)

@@ -1,12 +1,12 @@
 """Offsets of ``mamasub``: the position of a query in its streams, and the ranges of its next batch. Pure.
 
-An offset names for each stream the *next* sequence to read (as Kafka's do) and the identity of the stream it counts
-in. It also names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a
-query whose first batch failed and asks for it again, so a batch is planned from what its own end says.
+An offset names for each stream the *next* sequence to read (as Kafka's do) and the identity of the stream. It also
+names the first sequence of the batch that it ends (``from``): Spark does not keep the initial offset of a query whose
+first batch failed and asks for it again, so the end of a batch alone is enough to plan it.
 
 JSON: ``{"ORDERS": {"next": 18, "identity": "2026-01-31T12:00:00.123Z", "from": 1}}``, ``"rows"`` where rows were
-estimated, ``"time"`` where the record before ``next`` was there, and ``"snapshot"``, the sequence up to which only the
-last record of each topic is read, of those that were last at it
+estimated, ``"time"`` of the record before ``next`` where there was one, and ``"snapshot"``, the sequence up to which
+only records are read that were the last of their topic at it
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RequestedOffsets = (
 class StreamPosition:
     """Position of a query in one stream.
 
-    :ivar next: first sequence that was not read yet
-    :ivar identity: of the stream that ``next`` counts in
-    :ivar begin: ``next`` before the batch that ends here; None where no batch did
-    :ivar rows: estimate of the rows of that batch; None = there is none
-    :ivar time: when the record before ``next`` was stored, microseconds since the epoch; None = not known. A record of
-        another time there shows that the sequences went back
-    :ivar snapshot: up to this sequence, only what was the last record of its topic there is read; None = all is
+    :ivar next: first unread sequence
+    :ivar identity: identity of the stream
+    :ivar begin: ``next`` before the batch that ends here; None = no batch does
+    :ivar rows: estimated number of rows of that batch; None = not estimated
+    :ivar time: time of the record before ``next``, microseconds since the epoch; None = unknown. A record of another
+        time there shows that the sequences went back
+    :ivar snapshot: up to this sequence, only records are read that were the last of their topic at it; None = all are
     """
 
     next: int
@@ -45,7 +45,7 @@ class StreamPosition:
 
     @property
     def read(self) -> int:
-        """The last sequence that the query has seen: up to there it has read, or listed what is current."""
+        """The last sequence that the query has read, or listed in a snapshot."""
         return max(self.next - 1, self.snapshot or 0)
 
     @property
@@ -62,8 +62,8 @@ Offsets = dict[str, StreamPosition]
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Records of one stream with ``after < sequence <= up_to``; with ``snapshot``, only those that were the last of
-    their topic at this sequence. ``time``: when the one before them was stored, where that is known."""
+    """Records of one stream with ``after < sequence <= up_to``; with ``snapshot``, only the last of each topic at it.
+    ``time``: time of the record before them, if known."""
 
     stream: str
     identity: str
@@ -78,9 +78,9 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of one stream that the query has not read and that are gone.
+    """Lost records of one stream, which the query has not read.
 
-    :ivar gaps: ranges of sequences, both ends inclusive; empty where it is not known which
+    :ivar gaps: ranges of sequences, both ends inclusive; empty = unknown
     """
 
     stream: str
@@ -98,10 +98,7 @@ class Loss:
 
 
 def data_lost(losses: Iterable[Loss], *, selective: bool = False) -> DataLost:
-    """The error for these losses: what is gone, and what to do.
-
-    :param selective: the query reads a part of the records only
-    """
+    """The error for these losses, with advice; ``selective``: the query reads only a part of the records."""
     unsure = "They may all be of topics that it does not read: nobody knows of which they were. " if selective else ""
     return DataLost(
         f"records that this query has not read are gone: {'; '.join(map(str, losses))}. {unsure}Either go on without "
@@ -124,7 +121,7 @@ def _position_json(p: StreamPosition) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """:raises ConfigError: it is no offset of this format"""
+    """:raises ConfigError: not an offset of this format"""
     try:
         return {
             str(stream): StreamPosition(
@@ -147,9 +144,9 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
 def starting_offsets(
     bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Where a new query begins.
+    """Start of a new query.
 
-    :param at: the first sequence to read of each stream, where a time says it; it wins over ``wanted``
+    :param at: first sequence to read of each stream, from a time; overrides ``wanted``
     :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
     """
     if at is not None:
@@ -161,7 +158,7 @@ def starting_offsets(
 def ending_offsets(
     bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Where a batch read ends: the first sequences that are not read; the rest as :func:`starting_offsets`."""
+    """End of a batch read: the first sequences not to read; otherwise as :func:`starting_offsets`."""
     if at is not None:
         return _by_time(bounds, at)
     found = _resolve("endingOffsets", bounds, wanted, LATEST)
@@ -169,7 +166,7 @@ def ending_offsets(
 
 
 def _by_time(bounds: Mapping[str, Bounds], at: Mapping[str, int]) -> Offsets:
-    """``at``, but not beyond the end: records may have come since ``bounds``."""
+    """``at``, limited to the end of ``bounds``: records may have come since."""
     return {stream: StreamPosition(max(1, min(at[stream], b.last + 1)), b.identity) for stream, b in bounds.items()}
 
 
@@ -201,13 +198,13 @@ def reconcile(
     resumed: Mapping[str, tuple[Continuity, int]],
     replacing: Collection[str] = (),
 ) -> tuple[Offsets, list[Loss]]:
-    """Compare the position of the query with the streams: from where it can continue, and what it has lost.
+    """Compare the position of a query with the streams; returns where it continues, and what it has lost.
 
-    A stream that is not in ``start`` is new. A new one, and one that was deleted and made again, is read from its
-    beginning; the position in one that is gone is kept, in case it comes back.
+    A new stream (not in ``start``), or one that was deleted and made again, is read from its beginning; the position in
+    a missing one is kept, in case it comes back.
 
-    :param resumed: :meth:`StreamPosition.resume` for each stream of ``start`` that is there
-    :param replacing: the streams of which nothing is lost that was removed, since newer records replaced it
+    :param resumed: :meth:`StreamPosition.resume` of each present stream of ``start``
+    :param replacing: streams whose removed records are no loss, since newer records replaced them
     """
     now, losses = dict(start), []
     for stream, position in start.items():
@@ -246,7 +243,7 @@ def reconcile(
 
 
 def within_snapshots(now: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, Bounds]:
-    """``bounds``, which end where a snapshot ends that is still read: no batch reads of both sides."""
+    """``bounds``, limited to the end of an unfinished snapshot: no batch reads on both sides of it."""
     return {
         stream: replace(found, last=min(found.last, p.snapshot or 0), time=None)
         if (p := now[stream]).in_snapshot and found.identity == p.identity
@@ -256,7 +253,7 @@ def within_snapshots(now: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, Bo
 
 
 def backlog_of(start: Offsets, bounds: Mapping[str, Bounds]) -> dict[str, int]:
-    """Sequences of each stream that were not read yet, from a ``start`` that :func:`reconcile` gave."""
+    """Number of unread sequences by stream; ``start`` from :func:`reconcile`."""
     return {
         stream: max(0, bounds[stream].last + 1 - p.next)
         for stream, p in start.items()
@@ -271,11 +268,11 @@ def advance(
     rows: int | None = None,
     rows_per_sequence: Mapping[str, float] | None = None,
 ) -> Offsets:
-    """Where the next batch ends: ``start`` itself when there is nothing new.
+    """End of the next batch: ``start`` itself if nothing is new.
 
-    :param start: as :func:`reconcile` gave it
-    :param limit: most sequences of the batch; None = all
-    :param rows: limit of the estimated rows of the batch; at least one sequence of a stream that is read. None = all
+    :param start: from :func:`reconcile`
+    :param limit: maximum number of sequences of the batch; None = all
+    :param rows: maximum number of estimated rows, but at least one sequence of a stream that is read; None = all
     :param rows_per_sequence: estimate for each stream; 1 where it is missing
     """
     backlog = backlog_of(start, bounds)
@@ -297,7 +294,7 @@ def advance(
 
 
 def share_evenly(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Divide ``limit`` over streams equally; what one does not need goes to the others."""
+    """Divide ``limit`` equally over streams; what one does not need goes to the others."""
     left, taken = limit, {}
     waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
     for i, (stream, n) in enumerate(waiting):
@@ -308,7 +305,7 @@ def share_evenly(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
 
 def ranges(start: Offsets, end: Offsets) -> list[ReadRange]:
     """Ranges of the batch between two offsets. The beginning in ``end`` takes precedence: ``start`` may be the initial
-    offset, computed again, and losses in between have been reported already."""
+    offset, computed again, and losses in between have been reported."""
     found = []
     for stream, p in sorted(end.items()):
         before = start.get(stream)

@@ -1,5 +1,5 @@
-"""Decompresses and unpacks records into the rows of a task, in batches of bounded size; ``mode`` and
-``failOnCorrupt`` decide on messages that do not fit."""
+"""Decompresses and unpacks records into the rows of a task, in batches of bounded size. ``mode`` and ``failOnCorrupt``
+decide on messages that do not fit."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .schema import MessageColumns
 
 log = logging.getLogger("mama_spark")
 
-#: To estimate the rows of a sequence, so many sequences and payload bytes are read.
+#: Sequences and payload bytes that are read for an estimate of the rows of a sequence.
 SAMPLE_SEQUENCES, SAMPLE_BYTES = 16, 4 << 20
 
 
 class RowUnpacker:
-    """Unpacks the records of one task. For one thread."""
+    """Unpacks the records of one task. Not thread-safe."""
 
     def __init__(self, o: SubscribeOptions, columns: MessageColumns, stream: str) -> None:
         self._o, self._columns, self._stream = o, columns, stream
@@ -45,17 +45,16 @@ class RowUnpacker:
 
     @property
     def undecodable(self) -> int:
-        """Messages so far that could not be decoded, unpacked or decompressed."""
+        """Number of messages so far that could not be decoded, unpacked or decompressed."""
         return self._malformed + (0 if self._decoder is None else self._decoder.bad)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """:raises MamaError: a message that does not fit, with ``FAILFAST``, or a bad Tango record, with
-        ``failOnCorrupt``"""
+        """:raises MamaError: with ``FAILFAST``, a message does not fit; with ``failOnCorrupt``, a bad Tango record"""
         for some, found in self._unpacked(records):
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))
             made = self._rows(some, found)
-            if found.errors and self._decoder is None:  # whose column has the reasons
+            if found.errors and self._decoder is None:  # the decoder's column has the reasons
                 self._report_malformed(some, found)
                 if self._columns.mode == "dropmalformed":
                     fits = np.ones(len(found), np.bool_)
@@ -78,7 +77,7 @@ class RowUnpacker:
                 yield some, unpacked_as_is(some)
 
     def finish(self) -> None:
-        """Log what the task has met: to be called after its last batch."""
+        """Log the bad messages of the task; called after its last batch."""
         if self._malformed and self._cast is not None:
             fate = "are left out" if self._columns.mode == "dropmalformed" else "are rows without values"
             log.warning("mamasub: %s messages of stream %r %s: they do not fit .schema() (mode=%s)",
@@ -102,7 +101,7 @@ class RowUnpacker:
 
 
 def _faults_of_rows(records: Records, found: Unpacked) -> dict[int, str]:
-    """Without headers nobody knows what a record is: it is one row."""
+    """Faults by row: a record whose headers are unreadable is one row."""
     return {
         row: why for record, why in records.faults.items() for row in np.flatnonzero(found.records == record).tolist()
     }
@@ -131,7 +130,7 @@ def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
-    """Estimate from the first headers of the range. At least 1: the next message of the topics may be far away."""
+    """Estimate from the first headers of the range, at least 1: the next message of the topics may be far away."""
     sampled = size = 0
     until = min(up_to, after + SAMPLE_SEQUENCES)
     for records in found.read(after, until, topics):
@@ -144,7 +143,7 @@ def rows_per_sequence(found: RecordLog, after: int, up_to: int, topics: Sequence
 
 
 def rows_per_record(found: RecordLog, after: int, up_to: int, topics: Sequence[str]) -> float:
-    """Estimate for records on ``topics`` in this range, from the headers of the first few; 1 if there is none."""
+    """Estimate for records on ``topics`` in this range, from the first few headers; 1 without any."""
     for records in found.read(after, up_to, topics):
         few = records.slice(0, min(len(records), SAMPLE_SEQUENCES))
         return max(1.0, float(announced_rows(few).sum()) / len(few))

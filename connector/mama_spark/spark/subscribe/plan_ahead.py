@@ -1,4 +1,4 @@
-"""What a streaming query keeps in its process on the driver: the plan of its next micro-batch, and what it found."""
+"""State of a streaming query in its process on the driver: the plan of its next micro-batch, and found records."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ T = TypeVar("T")
 
 
 class OfThisProcess(dict[K, T]):
-    """A copy in another process is empty."""
+    """A dictionary whose copy in another process is empty."""
 
     def __reduce__(self) -> tuple[type[OfThisProcess[K, T]], tuple[()]]:
         return OfThisProcess, ()
 
 
 class PlanAhead(Generic[T]):
-    """Plans a micro-batch while Spark writes its offsets down: at most one plan, made by a thread of its own. A copy in
-    another process has none.
+    """Plans one micro-batch, on its own thread, while Spark writes its offsets. A copy in another process has none.
 
     Between the newest offset of a micro-batch and its tasks, Spark writes a file and plans the query. A plan asks the
-    broker several questions; the answers are there when Spark wants the tasks.
+    broker several questions, whose answers are there when Spark wants the tasks.
     """
 
     def __init__(self) -> None:
@@ -36,7 +35,7 @@ class PlanAhead(Generic[T]):
         return PlanAhead, ()
 
     def begin(self, key: Any, make: Callable[[], T]) -> None:
-        """Begin the plan of ``key``, calling ``make`` in another thread; one that was not taken is forgotten."""
+        """Begin the plan of ``key`` by a call of ``make`` in another thread; forget one that was not taken."""
         plan: Future[T] = Future()
         self._key, self._plan = key, plan
 
@@ -49,10 +48,10 @@ class PlanAhead(Generic[T]):
         Thread(target=run, name="mamasub-plan", daemon=True).start()
 
     def take(self, key: Any) -> T | None:
-        """The plan of ``key``, which is waited for. None if it was not begun, was taken, or failed: a plan that begins
-        now says why, without what changed in the middle of this one.
+        """Wait for the plan of ``key``. None if it was not begun, was taken, or failed: a new plan tells why, without
+        changes in the middle of it.
 
-        :raises Unavailable: the broker did not answer in time; to ask again would wait as long once more
+        :raises Unavailable: the broker did not answer in time; a new plan would wait as long again
         """
         plan, self._plan = self._plan, None
         if plan is None or self._key != key:

@@ -1,4 +1,4 @@
-"""The columns of ``mamasub``, and those of them that a query reads."""
+"""Columns of ``mamasub``, and those that a query reads."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _schema(*without: str) -> StructType:
 
 
 SCHEMA = _schema()
-#: Where packed messages stay what they are.
+#: For messages that are not unpacked.
 PLAIN_SCHEMA = _schema("pack_index", "pack_error")
-#: Where they are decompressed, which may fail.
+#: For messages that are only decompressed, which may fail.
 DECOMPRESSED_SCHEMA = _schema("pack_index")
 BUCKET_SCHEMA = StructType(
     [StructField(name, _COLUMNS[name]) for name in ("key", "value", "revision", OPERATION, "timestamp", "headers")]
@@ -65,7 +65,7 @@ ARROW_SCHEMA = arrow_schema(StructType([StructField(name, kind) for name, kind i
 
 
 def schema_of(o: SubscribeOptions) -> StructType:
-    """The columns where the user names none."""
+    """The default columns."""
     also = [OPERATION] if o.current and o.bucket is None else []
     also += [TRACE] if o.trace_context == "column" else []
     return StructType([*_columns_of(o).fields, *(StructField(name, StringType()) for name in also)])
@@ -88,7 +88,7 @@ def _columns_of(o: SubscribeOptions) -> StructType:
 
 
 def _recorded_schema(decoded: RecordFormat) -> StructType:
-    """Columns of records of a recorder; their own column has the reason why one cannot be read."""
+    """Columns of a recorder's records; their own column has the reason of an unreadable one."""
     without = ("pack_error",) if decoded.packed else ("pack_index", "pack_error")
     own = from_arrow_type(decoded.type, prefer_timestamp_ntz=True)
     return StructType([*_schema(*without).fields, StructField(decoded.column, own)])
@@ -99,12 +99,12 @@ class MessageColumns:
     """The columns that a query reads.
 
     :ivar arrow: all of them
-    :ivar typed: those of the packs' own columns, which the user's schema names
-    :ivar decoded: how records become columns, where a recorder wrote them
-    :ivar fields: what ``decoded`` makes ``typed`` of
-    :ivar bucket: rows are keys; one that was deleted has no value
-    :ivar key_value: module that says what a message does to its key or topic; None: each puts a value
-    :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``: what happens to messages that do not fit
+    :ivar typed: columns of the packs, which the user's schema names
+    :ivar decoded: format of a recorder's records
+    :ivar fields: fields from which ``decoded`` makes ``typed``
+    :ivar bucket: rows are keys; a deleted one has no value
+    :ivar key_value: module that tells a message's operation on its key or topic; None = each puts a value
+    :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``, for messages that do not fit
     """
 
     arrow: pa.Schema
@@ -117,21 +117,20 @@ class MessageColumns:
 
     @property
     def needs_typed_rows(self) -> bool:
-        """A message without typed rows would be a row of nulls."""
+        """Whether a message without typed rows would be a row of nulls."""
         return len(self.typed) > 0 and "value" not in self.arrow.names
 
     @property
     def as_json(self) -> bool:
-        """Typed rows become JSON in ``value``: the schema names none of their columns."""
+        """Whether typed rows become JSON in ``value``, because the schema names none of their columns."""
         return not len(self.typed) and "value" in self.arrow.names
 
 
 def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns:
-    """What to read for this schema: the format's own or the user's.
+    """Columns to read for the format's own schema, or the user's.
 
     :raises OptionError: ``mode`` without columns of packs
-    :raises SchemaError: a column of the format with another type, one that must not be null, one of its names twice;
-        columns of packs where none are unpacked
+    :raises SchemaError: a column has another type, is not nullable or doubled, or is of packs where none are unpacked
     """
     known = {f.name: f.dataType for f in schema_of(o).fields}
     decoded = record_format(o)

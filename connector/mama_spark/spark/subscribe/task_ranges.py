@@ -1,4 +1,4 @@
-"""Cuts the ranges of a batch into those of its tasks. Pure."""
+"""Splits the ranges of a batch into those of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from itertools import pairwise
 from .offsets import ReadRange
 
 MIN_TASK_ROWS = 10_000
-#: A task may have to be repeated.
+#: Limits the work that a repeated task does again.
 MAX_TASK_ROWS = 250_000
 
 
 def task_count(total: int, wanted: int | None, cores: int) -> int:
-    """How many tasks read ``total`` rows.
-
-    :param wanted: ``minPartitions``
-    :param cores: tasks that run at once
-    """
+    """Number of tasks for ``total`` rows; ``wanted``: ``minPartitions``, ``cores``: tasks that run at once."""
     if wanted is not None:
         return wanted
     return max(1, min(-(-total // MIN_TASK_ROWS), max(cores, -(-total // MAX_TASK_ROWS))))
 
 
 def split_ranges(whole: Iterable[ReadRange], n: int, most: Mapping[str, int | None] | None = None) -> list[ReadRange]:
-    """At least ``n`` ranges (as far as there are sequences) of about the same length, at most ``most`` of a stream. The
-    same input gives the same ranges, so that a batch that is planned again has the same tasks."""
+    """At least ``n`` ranges (if there are enough sequences) of about equal length, at most ``most`` of a stream. The
+    same input gives the same ranges, so a batch that is planned again has the same tasks."""
     whole = [r for r in whole if len(r)]
     total = sum(map(len, whole))
     found = []
