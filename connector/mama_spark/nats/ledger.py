@@ -168,7 +168,7 @@ class NatsBatchLedger:
 
     def why_unfenced(self, stream: str, server: str) -> str:
         topic = self._router.topic_of_each_stream()[stream]
-        return why_unfenced(self._settings, SentTo.of(server), [topic]).get(topic, "")
+        return why_unfenced(self._settings, SentTo.of(server), {stream: topic}).get(stream, "")
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
         subject, headers = f"{self._place}.{key}", self._expecting(revision)

@@ -31,6 +31,7 @@ from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import STREAM, Query, batches, rows, values
 
+NAMES = [pytest.param(name, marks=pytest.mark.own_server(name=name)) for name in ("mama", "")]
 PACKS = [{}, {"pack": "lines", "packMaxRows": "7"}, {"pack": "arrow", "packMaxRows": "7", "packCompression": "zstd"}]
 
 
@@ -245,11 +246,12 @@ def test_who_reads_where_a_connection_may_only_have_the_subscription_that_writes
     assert admin.info(STREAM)["state"]["messages"] == 10
 
 
-@pytest.mark.own_server
+@pytest.mark.parametrize("name", NAMES, ids=["named", "without a name"])
 def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
-    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
+    nats_server: NatsServer, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgements of a whole window are lost, and the server comes back when it has forgotten the ids."""
+    assert nats_server.name == name
     wanted, killed, real = rows(0, 600), threading.Event(), NatsAnswers.on_acks
 
     def on_acks(self: NatsAnswers, columns: list[AckColumns]) -> None:
@@ -271,6 +273,23 @@ def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
     report = Query(nats_server.url, options).attempt(wanted)
     killer.join()
     assert (report.counts.acked, report.counts.duplicates) == (600, 256)
+    with Admin(nats_server.url) as after:
+        assert stored(after) == Counter(wanted)
+
+
+@pytest.mark.parametrize("name", NAMES, ids=["named", "without a name"])
+def test_a_repetition_goes_on_when_the_server_was_started_again(
+    nats_server: NatsServer, admin: Admin, name: str
+) -> None:
+    query, wanted = Query(nats_server.url), rows(0, 600)
+    first = get_context("fork").Process(target=query.attempt, args=(batches(wanted, 20, 1.0),))
+    first.start()
+    eventually(lambda: admin.info(STREAM)["state"]["messages"], "it publishes")
+    first.kill()
+    first.join()
+    nats_server.kill()
+    nats_server.start()
+    assert query.attempt(wanted, attempt=1).counts.acked == 600
     with Admin(nats_server.url) as after:
         assert stored(after) == Counter(wanted)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.cli import main as cli
-from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.errors import PERHAPS_TWICE, ConfigError
 from mama_spark.flightlog.columns import LoggedEvent
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.schema import PUBLISHED
@@ -160,9 +160,11 @@ def test_what_was_not_acknowledged_or_not_committed_is_not_called_so(tmp_path: P
 
 def test_notes_say_what_else_must_be_known(tmp_path: Path) -> None:
     columns = flights(4, duplicate=np.ones(4, np.bool_), sends=np.full(4, 2, np.int32))
-    made = log_with(tmp_path, columns)
+    copied = flights(1, "copied", reasons={0: (None, None, f"{PERHAPS_TWICE}: a server was silent")})
+    made = log_with(tmp_path, columns, copied)
     texts = Outline(made.html).texts
     assert verdict(made.data) == "attention"
+    assert any("perhaps stored twice: 1 row (onSilentServer=publish" in text for text in texts)
     assert "Sent more than once: 4 rows." in texts
     assert "Found again: the server already had 4 rows, and dropped the second copy." in texts
 

@@ -18,7 +18,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -33,7 +33,8 @@ from ..protocol.client_events import Cause
 from ..protocol.parser import Frame
 from ..protocol.server_pool import ServerPool
 from ..settings import NatsSettings
-from .streams import NOBODY
+from .client import JetStream
+from .streams import NOBODY, StreamCache, stream_infos
 
 _QUESTIONS = 5  #: to a server, until all has settled
 _LATE = 0.5  #: seconds by which an answer may be slower than the first; a slower server has stood still
@@ -45,18 +46,21 @@ class SentTo:
 
     :ivar id: id of its process
     :ivar own: its address is certainly its own: a refusal of a connection there comes from no other server
+    :ivar alone: see :class:`.ServerInfo`
     """
 
     name: str
     id: str
     address: str
     own: bool
+    alone: bool = False
 
     @classmethod
     def over(cls, connection: SocketConnection) -> Self:
         info, server = connection.info, connection.driver.servers.current
         named = {info.address, *info.connect_urls}
-        return cls(info.name, info.id, server.address, bool(named & {server.address, connection.driver.peer}))
+        own = bool(named & {server.address, connection.driver.peer})
+        return cls(info.name, info.id, server.address, own, info.alone)
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -75,17 +79,17 @@ class SentTo:
         return f"server {self.name!r} at {self.address}"
 
 
-def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
-    """Why messages sent to a server before now may still be stored, for people, by topic; settled topics are left out.
-    Waits ``SETTLE`` seconds, and for answers.
+def why_unfenced(settings: NatsSettings, server: SentTo, topics: Mapping[str, str]) -> dict[str, str]:
+    """Why messages sent to a server before now may still be stored, for people, by stream; settled streams are left
+    out. Waits ``SETTLE`` seconds, and for answers.
 
-    :param topics: one topic of each stream that was published to
+    :param topics: by stream, one topic of each that was published to
     """
     why = _why_unfenced(settings, server, topics)
-    return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}
+    return {name: f"{server} may still have messages: {why[topic]}" for name, topic in topics.items() if topic in why}
 
 
-def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
+def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Mapping[str, str]) -> dict[str, str]:
     pool, why = ServerPool(settings.servers, random.Random(), SILENT), "it does not answer"
     asked, waiting = {server.address}, deque([server.address])
     while waiting:
@@ -95,8 +99,8 @@ def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str])
         connection = SocketConnection(settings, only=target)
         try:
             connection.open()
-            if connection.info.name == server.name:
-                return _why_unsettled(connection, server, topics, settings.connect_timeout)
+            if connection.info.name == server.name or _has_its_streams(connection, server, settings, topics):
+                return _why_unsettled(connection, server, [*topics.values()], settings.connect_timeout)
             others = [address for address in connection.info.connect_urls if address not in asked]
             asked.update(others)
             waiting.extend(others)
@@ -114,7 +118,20 @@ def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str])
                 why = "nothing listens there, which may be the word of a proxy or a load balancer"
         finally:
             connection.close()
-    return dict.fromkeys(topics, why)
+    return dict.fromkeys(topics.values(), why)
+
+
+def _has_its_streams(
+    connection: SocketConnection, server: SentTo, settings: NatsSettings, streams: Collection[str]
+) -> bool:
+    """A server without a name has another one after each start. What one that is :attr:`~.ServerInfo.alone` was sent
+    gets into its own folder only. Where another process that is alone leads the streams, it has that folder, and the
+    first one has ended; or it has a folder without our markers, and nothing is sent there before they are changed."""
+    if not (server.alone and connection.info.alone):
+        return False
+    api = JetStream(lambda: connection, settings.connect_timeout, settings.connect_timeout)
+    infos = stream_infos(api, StreamCache(), [*streams])
+    return all(info is not None and info.leader == connection.info.name for info in infos)
 
 
 def _why_unsettled(

@@ -62,6 +62,7 @@ class ServerInfo:
     :ivar nonce: nonce to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar clustered: it has others beside it, of which one address may stand for all
+    :ivar jetstream: it has streams
     """
 
     name: str = ""
@@ -75,6 +76,7 @@ class ServerInfo:
     id: str = ""
     address: str = ""
     clustered: bool = False
+    jetstream: bool = False
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -86,13 +88,19 @@ class ServerInfo:
             raise ProtocolError("INFO holds a value of a wrong type")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= parser.MAX_MESSAGE:
             raise ProtocolError(f"INFO has max_payload {str(size)[:20]}")
-        flags = {name: info.get(name) is True for name in ("headers", "tls_required", "tls_available")}
+        flags = {name: info.get(name) is True for name in ("headers", "tls_required", "tls_available", "jetstream")}
         flags["clustered"] = bool(info.get("cluster"))
         name, version, nonce, server_id = texts
         address = f"{info.get('host')}:{info.get('port')}"
         return cls(
             name, version, size, nonce=nonce, connect_urls=tuple(urls), id=server_id, address=address, **flags
         )  # fmt: skip
+
+    @property
+    def alone(self) -> bool:
+        """It has JetStream, and for a name its id, as where none is configured; in a cluster nats-server refuses that.
+        So it is in none, and stores nothing but in its own folder."""
+        return self.jetstream and self.name == self.id and not self.clustered
 
     @property
     def version_numbers(self) -> tuple[int, int]:

@@ -223,14 +223,12 @@ class Fences:
         while not self._closed.is_set() and left in self._left:
             topics = {stream: left.asked[stream] for stream in list(left.why)}
             try:
-                found = why_unfenced(self._settings, left.server, list(topics.values())) if topics else {}
+                found = why_unfenced(self._settings, left.server, topics) if topics else {}
             except Exception as e:  # noqa: BLE001 - rows wait until this thread says something
-                found = dict.fromkeys(
-                    topics.values(), f"{left.server} may still have messages, and cannot be asked: {e}"
-                )
-            for stream, topic in topics.items():
-                if topic in found:
-                    left.why[stream] = found[topic]
+                found = dict.fromkeys(topics, f"{left.server} may still have messages, and cannot be asked: {e}")
+            for stream in topics:
+                if stream in found:
+                    left.why[stream] = found[stream]
                 else:
                     del left.why[stream]
             if found and warnings.due(self._clock()):

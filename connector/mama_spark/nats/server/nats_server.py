@@ -87,6 +87,7 @@ class NatsServer:
 
     :param folder: folder of configuration, log and store; None = a temporary one, removed by :meth:`stop`
     :param port: port of the clients; 0 = a free one
+    :param name: its ``server_name``; empty = none is configured
     :param store: JetStream's folder; None = below ``folder``
     :param config: more configuration text, top level (authorization, accounts, tls, limits)
     :param jetstream: more configuration text inside ``jetstream { }``; None = JetStream is off
@@ -174,7 +175,7 @@ class NatsServer:
 
     def _configuration(self) -> str:
         lines = [
-            f"server_name: {self.name}",
+            f"server_name: {self.name}" if self.name else "",
             f'listen: "127.0.0.1:{self.port or -1}"',
             'http: "127.0.0.1:-1"',
             f'ports_file_dir: "{self.folder}"',

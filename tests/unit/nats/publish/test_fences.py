@@ -96,7 +96,7 @@ def test_what_was_sent_over_another_connection_is_certain_when_its_server_says_s
     why = ["silent"]
     monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
     monkeypatch.setattr(
-        module, "why_unfenced", lambda settings, server, topics: {"t": why[0]} if why and server == A else {}
+        module, "why_unfenced", lambda settings, server, topics: {"S": why[0]} if why and server == A else {}
     )
     fences.sent = 10
     fences.disconnected()
@@ -120,9 +120,9 @@ def test_a_stream_without_a_leader_holds_no_rows_of_others(
 ) -> None:
     probes: set[threading.Thread] = set()
 
-    def why_unfenced(settings: object, server: SentTo, topics: list[str]) -> dict[str, str]:
+    def why_unfenced(settings: object, server: SentTo, topics: dict[str, str]) -> dict[str, str]:
         probes.add(threading.current_thread())
-        return dict.fromkeys(set(topics) - {"t"}, "no leader")
+        return dict.fromkeys(set(topics) - {"S"}, "no leader")
 
     monkeypatch.setattr(module, "_PROBE_AGAIN", 0.001)
     monkeypatch.setattr(module, "why_unfenced", why_unfenced)
