@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mama_spark.contracts.errors import TooLarge
 from mama_spark.nats.protocol.client import State
-from mama_spark.nats.protocol.client_events import Complaint, Connected, Denied, InfoChanged, Received, Write
+from mama_spark.nats.protocol.client_events import Complaint, Connected, Denied, InfoChanged, Write
 
-from tests.support.nats.client_protocol import INFO, LOGIN, MSG, ODD, PONG, info, kinds, made
+from tests.support.nats.client_protocol import INFO, LOGIN, ODD, PONG, info, made
 
 
 def test_subscriptions_are_made_again_at_the_next_connection() -> None:
@@ -36,14 +36,6 @@ def test_a_subscription_too_many_is_the_last_one_that_was_made_and_not_made_agai
     client.closed("x")
     client.connect(0.0, lambda _: LOGIN)
     assert client.receive(INFO + PONG)[1] == Write(b"SUB inbox 1\r\n")
-
-
-def test_a_new_connection_forgets_what_was_cut() -> None:
-    client = made(State.UP)
-    client.receive(b"MSG a 7 70000\r\nonly the beginning")
-    client.closed("x")
-    client.connect(0.0, lambda _: LOGIN)
-    assert kinds(client.receive(INFO + PONG + MSG)) == [Write, Connected, Received]
 
 
 def test_the_servers_of_the_cluster_are_told() -> None:
