@@ -57,7 +57,7 @@ class OutageTimer:
 
 class ReconnectingBridge(Generic[B]):
     """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
-    call fails after ``timeout`` seconds of an outage."""
+    call fails after ``timeout`` seconds of an outage, which begins with it, or at the last :meth:`progressed`."""
 
     def __init__(
         self,
@@ -76,13 +76,18 @@ class ReconnectingBridge(Generic[B]):
         :param timeout: for this call, instead of that of all calls
         :raises MamaError: the last one
         """
-        outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
+        timeout = self._timeout if timeout is None else timeout
+        self._outage = OutageTimer(timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
                 return work(self._opened())
             except MamaError as e:
                 self.close()
-                outage.wait(e)
+                self._outage.wait(e)
+
+    def progressed(self) -> None:
+        """Called by ``work``, where that takes long: the bridge works, and what fails from now on is a new outage."""
+        self._outage.succeeded()
 
     def _opened(self) -> B:
         if self._bridge is None:
