@@ -104,3 +104,4 @@ class LogFollower:
     def _give(self, at: LogPosition, records: Records | None = None, warning: str = "") -> None:
         self._at = at
         self._queue.put(LogBatch(at, records, warning))
+        self._bridge.progressed()

@@ -69,9 +69,10 @@ def test_publish_msg_async(harness: PublisherHarness) -> None:
     publisher = harness.publisher().start()
     options = PublishOptions(expected_stream=harness.stream)
     before = time()
-    flight = publisher.publish_async("t.b", b"body", {"k": "v"}, options).result(LONG)
+    flight = publisher.publish_async("t.b", b"body", {"k": "v", "r": ["1", "2"]}, options).result(LONG)
     ack = flight.publish_ack_future.result(LONG)
-    assert (flight.id, flight.subject, flight.body, flight.headers) == ("p-1", "t.b", b"body", {"k": ["v"]})
+    assert (flight.id, flight.subject, flight.body) == ("p-1", "t.b", b"body")
+    assert flight.headers == {"k": ["v"], "r": ["1", "2"]}
     assert flight.options is options
     assert flight.publish_time is not None
     assert before - 1 < flight.publish_time < time() + 1
@@ -80,6 +81,7 @@ def test_publish_msg_async(harness: PublisherHarness) -> None:
     assert harness.listener.events("p-1") == ["published", "acked"]
     (stored,) = harness.held()
     assert (stored.topic, stored.payload, stored.headers["k"]) == ("t.b", b"body", ["v"])
+    assert stored.headers["r"] == ["1", "2"]
     assert stored.headers["Nats-Expected-Stream"] == [harness.stream]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.protocol import commands
 from mama_spark.malamute.protocol.extensions import AckRun, Feature
+from mama_spark.testing.waiting import eventually
 
 from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.malamute.broker_process import BrokerHere, BrokerProcess
@@ -78,6 +80,24 @@ def test_a_broker_that_is_killed_and_comes_back_keeps_those_who_live_and_gives_u
     assert OFFLINE not in follower.kinds(TWIN)
     sequences = [c.sequence or 0 for c in found]
     assert sequences == sorted(set(sequences)), "nothing twice"
+
+
+def test_a_source_is_renewed_over_another_connection_when_the_thread_of_the_first_has_ended(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it had to connect again, and no file descriptor was left."""
+
+    def fails() -> bool:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    bridge = opened()
+    bridge.announce(DESK, b"r", LASTING)
+    store = bridge.leases.store
+    assert isinstance(store, MalamuteLeases)
+    first = store.client.connection
+    monkeypatch.setattr(first, "_round", fails)
+    eventually(lambda: first.fatal, "its thread has ended")
+    assert store.renew(lease_keeper.Announced(DESK, b"r", LASTING))
 
 
 def test_a_source_is_announced_again_once_when_two_do_it_at_the_same_time(

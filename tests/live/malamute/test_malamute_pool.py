@@ -79,11 +79,20 @@ def test_a_connection_with_answers_under_way_is_closed_not_kept(plain: PlainBrok
 
 
 def test_a_forked_process_makes_its_own_connection(plain: PlainBroker) -> None:
+    """Also where it closes a bridge that the parent has opened: with the thread of its connection."""
     publish_one(plain)
-    fork = get_context("fork").Process(target=publish_one, args=(plain,))
+    opened = MalamuteBridge(MalamuteSettings(ConnectionSettings((plain.url,)), "st"))
+    opened.open()
+
+    def work() -> None:
+        opened.close()
+        publish_one(plain)
+
+    fork = get_context("fork").Process(target=work)
     fork.start()
     fork.join(60)
     assert fork.exitcode == 0
+    opened.close()
     publish_one(plain)
     assert len(plain.commands(OPEN)) == 2
     assert len(plain.sent) == 3

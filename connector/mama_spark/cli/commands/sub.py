@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         for row in islice(new_rows(opened, o, shown), left):
             print(_json(row) if args.json else _text(row, args.headers), flush=True)
             left = None if left is None else left - 1
+            bridge.progressed()
 
     try:
         shown = bridge.call(lambda opened: begin(opened, o, args.begin), timeout=0.0)

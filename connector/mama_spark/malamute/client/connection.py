@@ -102,7 +102,7 @@ class ClientConnection:
 
     @property
     def connected(self) -> bool:
-        return self.machine.state is ClientState.CONNECTED and self.fatal is None
+        return self.machine.state is ClientState.CONNECTED and self.fatal is None and self._thread.is_alive()
 
     @property
     def capacity(self) -> int:
@@ -179,7 +179,7 @@ class ClientConnection:
         """Send CLOSE after all messages and wait for the answer; then end the thread. Idempotent, never raises."""
         if self._stop:
             return
-        if self._thread.ident is not None:
+        if self._thread.is_alive():  # a fork has none
             with self.changed:
                 call = self.machine.close(time.monotonic() + timeout) if self.fatal is None else None
             self.wake()
@@ -202,6 +202,7 @@ class ClientConnection:
             self._connect()
             while self._round():
                 pass
+            self._fail(ClientClosed("the connection was closed"))
         except BaseException as e:  # noqa: BLE001 callers wait for the outcome, whatever it is
             error = e if isinstance(e, MamaError) else BackgroundTaskFailed(f"the client ended with {e!r}")
             error.__cause__ = e if error is not e else None

@@ -157,8 +157,8 @@ class SocketConnection:
         :raises Unavailable: no server answers
         """
         timeout = self._settings.connect_timeout
-        require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
         try:
+            require_file_descriptors(_FILE_DESCRIPTORS, "a connection to NATS")
             self.drive(timeout, lambda: self.up or self._is_refused())
             if not self.up:
                 raise _connect_error(self.driver, self._settings)

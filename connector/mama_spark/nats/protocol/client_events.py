@@ -129,7 +129,8 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class InfoChanged:
-    """The server tells of its cluster, or that it will close its connections."""
+    """The server tells of its cluster, or that it will close its connections (``ldm``), which asks for no action: it
+    serves this one until it closes it, and then :class:`Lost` leads to another server."""
 
     info: ServerInfo
 

@@ -193,7 +193,7 @@ class FastBatch:
             self._rejection = BatchRejection(1, error)  # of this message alone: the server forgets the batch
             self._finish(out)
             return
-        if self.confirmed and 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
+        if 1 < seq <= self.seq and isinstance(error, _NOT_TAKEN):
             self._note_rejection(BatchRejection(seq, error))  # before it reached the batch: the next makes a gap
             return
         self._settle_rejected(OutcomeUnknown(f"the batch was interrupted: {error.info}"), out)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 class ReconnectingBridge(Generic[B]):
     """Bridge that ``make`` gives, opened when needed and again after a retryable error; for one thread. A call fails
-    after ``timeout`` seconds of an outage."""
+    after ``timeout`` seconds of an outage, which begins with it or at the last :meth:`progressed`."""
 
     def __init__(
         self,
@@ -43,13 +43,18 @@ class ReconnectingBridge(Generic[B]):
         :param timeout: seconds for this call; None = those of the bridge
         :raises MamaError: the last error
         """
-        outage = OutageTimer(self._timeout if timeout is None else timeout, clock=self._clock, sleep=self._sleep)
+        timeout = self._timeout if timeout is None else timeout
+        self._outage = OutageTimer(timeout, clock=self._clock, sleep=self._sleep)
         while True:
             try:
                 return work(self._opened())
             except MamaError as e:
                 self.close()
-                outage.wait(e)
+                self._outage.wait(e)
+
+    def progressed(self) -> None:
+        """Called by ``work``, where that takes long: the bridge works, and what fails from now on is a new outage."""
+        self._outage.succeeded()
 
     def _opened(self) -> B:
         if self._bridge is None:

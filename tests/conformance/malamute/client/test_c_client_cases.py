@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,15 @@ def test_closing_does_not_wait_for_a_broker_that_goes_before_it_answers() -> Non
     script.close()
     closing.join(PATIENCE)
     assert not closing.is_alive()
+
+
+def test_closing_ends_a_call_that_the_broker_does_not_answer(scripted: Scripted) -> None:
+    client = opened(scripted)
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(client.sync)
+        assert decode(scripted.get()[1]) == commands.Ping()
+        client.close(timeout=0.05)
+        assert isinstance(waiting.exception(PATIENCE), ClientClosed)
 
 
 def test_no_call_outlives_its_deadline_though_the_broker_says_nothing(scripted: Scripted) -> None:

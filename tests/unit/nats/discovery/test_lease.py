@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.discovery.lease_keeper import Announced
+from mama_spark.nats.connection import socket_connection
 from mama_spark.nats.discovery.layout import LIVE, REPLACED_MARKER, WARN, DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.protocol.headers import TTL
@@ -15,6 +17,19 @@ from mama_spark.nats.settings import NatsSettings
 from tests.support.tables import each
 
 KEY = SourceKey("s", 7)
+
+
+def test_a_connection_that_lacked_file_descriptors_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its subscription it would get no answer."""
+
+    def lacks(*_: object) -> None:
+        raise Unavailable("too many open files")
+
+    monkeypatch.setattr(socket_connection, "require_file_descriptors", lacks)
+    leases = NatsLeases(NatsSettings(), DiscoveryLayout(), 0.0)
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            leases._connect()
 
 
 def renewed(part: str, ttl: float, last: int, **more: Any) -> tuple[dict[str, str], NatsLeases]:

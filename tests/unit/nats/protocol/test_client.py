@@ -1,21 +1,14 @@
-"""The client's side of a connection without I/O: states, credentials, hostile servers, reads that are cut anywhere."""
+"""The client's side of a connection without I/O: states, credentials, errors, and the clock."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import orjson
-import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from mama_spark.contracts.errors import ConfigError, TooLarge, Unavailable
-from mama_spark.nats.protocol.client import PING_INTERVAL, ClientProtocol, State
+from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.nats.protocol.client import _HANDLERS, PING_INTERVAL, ClientProtocol, State
 from mama_spark.nats.protocol.client_events import (
     FATAL,
     Acked,
@@ -31,102 +24,72 @@ from mama_spark.nats.protocol.client_events import (
     StartTls,
     Write,
 )
-from mama_spark.nats.protocol.parser import Frame, read_frame
-from mama_spark.nats.protocol.records import DeliveryParser
 
-from tests.support.hostile_frames import hostile_frames
-from tests.support.memory import peak_of
-from tests.support.nats.deliveries import SID, NatsDelivery, frame, reply
+from tests.support.nats.client_protocol import (
+    ACK,
+    DENIED,
+    INBOX,
+    INFO,
+    LOGIN,
+    MSG,
+    ODD,
+    OK,
+    PING,
+    PONG,
+    REFUSED,
+    info,
+    kinds,
+    made,
+)
 from tests.support.tables import each
-from tests.support.tiers import examples
-
-INBOX = b"_INBOX.me."
-LOGIN = {"user": "bob", "pass": "s3cret"}
-ACK = b'MSG _INBOX.me.%012d 1 22\r\n{"stream":"S","seq":%d}\r\n'
-
-
-def info(**fields: Any) -> bytes:
-    return b"INFO %b\r\n" % orjson.dumps({"server_name": "n", "version": "2.11.3", "headers": True, **fields})
-
-
-def made(state: State, *, tls: bool = False) -> ClientProtocol:
-    """A protocol that has come to a state, at time 0."""
-    client = ClientProtocol("me", "1", tls=tls or state is State.TLS, inbox=INBOX)
-    if state is State.LOST:
-        return client
-    client.connect(0.0, lambda _: LOGIN)
-    if state is State.CONNECTING:
-        return client
-    client.receive(info(tls_available=tls or state is State.TLS))
-    if state is State.TLS:
-        return client
-    if tls:
-        client.secured()
-    if state is not State.AUTHENTICATING:
-        client.receive(b"PONG\r\n")
-    assert client.state is state
-    return client
-
-
-def kinds(events: Sequence[Event]) -> list[type]:
-    return [type(event) for event in events]
-
 
 Does = Callable[[ClientProtocol], Sequence[Event]]
 When = Callable[[float], bool]
 AWAKE = (0.0, 0.0)
 
-
-def gets(data: bytes) -> Does:
-    return lambda client: client.receive(data)
-
-
-INFO, PING, PONG, OK, MSG = info(), b"PING\r\n", b"PONG\r\n", b"+OK\r\n", b"MSG a 7 1\r\nx\r\n"
-REFUSED, DENIED, ODD = (
-    b"-ERR 'Authorization Violation'\r\n", b"-ERR 'Permissions Violation for Publish to \"a\"'\r\n",
-    b"-ERR 'Maximum Subscriptions Exceeded'\r\n",
-)  # fmt: skip
 C, T, A, U, L = State.CONNECTING, State.TLS, State.AUTHENTICATING, State.UP, State.LOST
-#: What happens in which state -> the state after it, and the events.
-TABLE: list[tuple[State, str, Does, State, Sequence[type]]] = [
-    (L, "connect", lambda c: c.connect(0.0, lambda _: {}), C, []),
-    *((L, f"{data[:4]!r}", gets(data), L, []) for data in (INFO, PING, MSG)),
-    (L, "closed", lambda c: c.closed("x"), L, []),
-    (L, "tick", lambda c: c.tick(1e9), L, []),
-    (C, "INFO", gets(INFO), A, [Write]),
-    (C, "INFO that requires TLS", gets(info(tls_required=True)), T, [StartTls]),
-    *((C, f"{data[:4]!r}", gets(data), L, [Lost]) for data in (PING, PONG, OK, MSG, REFUSED, ODD)),
-    (T, "secured", lambda c: c.secured(), A, [Write]),
-    *((T, f"{data[:4]!r}", gets(data), L, [Lost]) for data in (INFO, PING, MSG)),
-    (A, "PONG", gets(PONG), U, [Connected]),
-    (A, "INFO", gets(INFO), A, [InfoChanged]),
-    (A, "PING", gets(PING), A, [Write]),
-    (A, "+OK", gets(OK), A, []),
-    *((A, f"{data[:9]!r}", gets(data), L, [Lost]) for data in (MSG, REFUSED, DENIED, ODD)),
-    (U, "INFO", gets(INFO), U, [InfoChanged]),
-    (U, "PING", gets(PING), U, [Write]),
-    (U, "+OK", gets(OK), U, []),
-    (U, "MSG", gets(MSG), U, [Received]),
-    (U, "ack", gets(ACK % (3, 1)), U, [Acked]),
-    (U, "denied", gets(DENIED), U, [Denied]),
-    (U, "complaint", gets(ODD), U, [Complaint]),
-    (U, "refused", gets(REFUSED), L, [Lost]),
-    (U, "tick early", lambda c: c.tick(1.0), U, []),
-    (U, "tick", lambda c: c.tick(PING_INTERVAL), U, [Write]),
-    (U, "PONG that nobody asked for", gets(PONG), U, []),
-    *((state, "closed", lambda c: c.closed("x"), L, [Lost]) for state in (C, T, A, U)),
-    *((state, "too late", lambda c: c.tick(5.0), L, [Lost]) for state in (C, T, A)),
-    *((state, "no NATS", gets(b"HTTP/1.1 400 Bad Request\r\n"), L, [Lost]) for state in (C, T, A, U)),
+#: What comes or happens in which state -> the state after it, and the events.
+TABLE: list[tuple[State, bytes | Does, State, Sequence[type]]] = [
+    (L, lambda c: c.connect(0.0, lambda _: {}), C, []),
+    *((L, data, L, []) for data in (INFO, PING, MSG)),
+    (L, lambda c: c.closed("x"), L, []),
+    (L, lambda c: c.tick(1e9), L, []),
+    (C, INFO, A, [Write]),
+    (C, info(tls_required=True), T, [StartTls]),
+    *((C, data, L, [Lost]) for data in (PING, PONG, OK, MSG, REFUSED, ODD)),
+    (T, lambda c: c.secured(), A, [Write]),
+    *((T, data, L, [Lost]) for data in (INFO, PING, MSG)),
+    (A, PONG, U, [Connected]),
+    (A, INFO, A, [InfoChanged]),
+    (A, PING, A, [Write]),
+    (A, OK, A, []),
+    *((A, data, L, [Lost]) for data in (MSG, DENIED, ODD)),
+    (U, INFO, U, [InfoChanged]),
+    (U, PING, U, [Write]),
+    (U, OK, U, []),
+    *((U, data, U, [Received]) for data in (MSG, b"HMSG a 7 12 12\r\nNATS/1.0\r\n\r\n\r\n")),
+    (U, ACK % (3, 1), U, [Acked]),
+    (U, DENIED, U, [Denied]),
+    (U, ODD, U, [Complaint]),
+    (U, PONG, U, []),  # nobody asked for it
+    *((state, lambda c: c.closed("x"), L, [Lost]) for state in (C, T, A, U)),
+    *((state, lambda c: c.tick(5.0), L, [Lost]) for state in (C, T, A)),
+    *((state, b"HTTP/1.1 400 Bad Request\r\n", L, [Lost]) for state in (C, T, A, U)),
 ]  # fmt: skip
 
 
-@each("before,what,does,after,events", TABLE)
+@each("before,does,after,events", TABLE)
 def test_each_state_goes_where_the_table_says(
-    before: State, what: str, does: Does, after: State, events: Sequence[type]
+    before: State, does: bytes | Does, after: State, events: Sequence[type]
 ) -> None:
     client = made(before)
-    assert kinds(does(client)) == events, what
+    assert kinds(client.receive(does) if isinstance(does, bytes) else does(client)) == events
     assert client.state is after
+
+
+def test_the_table_has_each_frame_that_a_state_takes() -> None:
+    rows = {(before, does.split()[0].decode()) for before, does, *_ in TABLE if isinstance(does, bytes)}
+    assert {(state, name) for state, handlers in _HANDLERS.items() for name in handlers} - rows == set()
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.LOST])
@@ -370,200 +333,3 @@ def test_pongs_tell_which_ping_they_answer() -> None:
     client.tick(PING_INTERVAL)
     second, _ = client.send_ping()
     assert client.receive(PONG * 3) == [Ponged(first), Ponged(second)]
-
-
-# --- subscriptions, messages ---------------------------------------------------------------------------------------
-
-
-def test_subscriptions_are_made_again_at_the_next_connection() -> None:
-    client = made(State.LOST)
-    one, nothing = client.send_subscribe("before")
-    assert nothing == b""
-    client.connect(0.0, lambda _: LOGIN)
-    client.receive(INFO)
-    assert client.receive(PONG) == [Write(b"SUB before 1\r\n"), Connected(client.info)]
-    two, now = client.send_subscribe("b.>")
-    assert (one, two, now) == (1, 2, b"SUB b.> 2\r\n")
-    assert client.send_unsubscribe(one) == b"UNSUB 1\r\n"
-    assert client.send_unsubscribe(one) == b""
-    client.closed("x")
-    client.connect(0.0, lambda _: LOGIN)
-    client.receive(INFO)
-    assert client.receive(PONG)[0] == Write(b"SUB b.> 2\r\n")
-
-
-def test_a_subscription_too_many_is_the_last_one_that_was_made_and_not_made_again() -> None:
-    client = made(State.UP)
-    for subject in ("inbox", "b", "c"):
-        client.send_subscribe(subject)
-    assert client.receive(ODD * 3)[1::2] == [Denied("limit", "c"), Denied("limit", "b")], "one is always taken"
-    assert client.send_unsubscribe(3) == b""
-    client.closed("x")
-    client.connect(0.0, lambda _: LOGIN)
-    assert client.receive(INFO + PONG)[1] == Write(b"SUB inbox 1\r\n")
-
-
-def test_a_new_connection_forgets_what_was_cut() -> None:
-    client = made(State.UP)
-    client.receive(b"MSG a 7 70000\r\nonly the beginning")
-    client.closed("x")
-    client.connect(0.0, lambda _: LOGIN)
-    assert kinds(client.receive(INFO + PONG + MSG)) == [Write, Connected, Received]
-
-
-def test_the_servers_of_the_cluster_are_told() -> None:
-    (changed,) = made(State.UP).receive(info(connect_urls=["a:4222", "[::1]:4222"]))
-    assert isinstance(changed, InfoChanged)
-    assert changed.info.connect_urls == ("a:4222", "[::1]:4222")
-    assert changed.info.version_numbers == (2, 11)
-
-
-def test_a_message_is_one_frame_and_not_larger_than_the_server_takes() -> None:
-    client = made(State.UP)
-    assert client.send_message("a.b", b"xy", b"re") == b"PUB a.b re 2\r\nxy\r\n"
-    assert client.send_message("a", b"", headers={"K": "v"}) == b"HPUB a 18 18\r\nNATS/1.0\r\nK: v\r\n\r\n\r\n"
-    client.receive(info(max_payload=20))
-    client.send_message("a", bytes(20))
-    client.send_message("a", bytes(2), headers={"K": "v"})
-    for payload, headers in ((bytes(21), None), (bytes(3), {"K": "v"})):
-        with pytest.raises(TooLarge):
-            client.send_message("a", payload, headers=headers)
-
-
-# --- any bytes -----------------------------------------------------------------------------------------------------
-
-FRAMES = [
-    INFO, PING, PONG, OK, MSG, DENIED, ODD, b"MSG big 7 70000\r\n%b\r\n" % bytes(70_000),
-    b"HMSG _INBOX.me.000000000007 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n",
-    b"MSG a 7 re 0\r\n\r\n", frame(NatsDelivery("s", None, b"small"), reply(1)),
-    frame(NatsDelivery("s", [("A", ["b"])], bytes(9_000)), reply(2)), *(ACK % (n, n) for n in range(3)),
-]  # fmt: skip
-
-
-def summary(events: list[Event]) -> list[object]:
-    """Events, however acknowledgements are grouped."""
-    found: list[object] = []
-    for event in events:
-        if isinstance(event, Acked):
-            found += [("ack", int(t)) for c in event.columns for t in np.concatenate(c.tokens)]
-        else:
-            found.append(event.frame.subject if isinstance(event, Received) else event)
-    return found
-
-
-@examples(2_000, few=200)
-@given(st.lists(st.sampled_from(FRAMES), max_size=12), st.lists(st.integers(0, 10**6), max_size=12))
-def test_reads_may_be_cut_anywhere(frames: list[bytes], at: list[int]) -> None:
-    stream = b"".join([info(), PONG, *frames])
-    cuts = sorted({n % (len(stream) + 1) for n in at} | {0, len(stream)})
-    whole, cut = (made(State.LOST) for _ in range(2))
-    deliveries = [DeliveryParser(SID) for _ in range(2)]
-    for client, parser in zip((whole, cut), deliveries, strict=True):
-        client.connect(0.0, lambda _: LOGIN)
-        client.deliveries[SID] = partial(parser.take, most=100)
-    found = [event for low, high in pairwise(cuts) for event in cut.receive(stream[low:high])]
-    assert summary(found) == summary(whole.receive(stream))
-    assert cut.state is whole.state is State.UP
-    assert deliveries[0].buffer == deliveries[1].buffer
-    assert len(deliveries[0].buffer) == sum(b"$JS.ACK" in frame for frame in frames)
-
-
-def test_a_large_message_in_many_reads_is_looked_at_twice_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-
-    def read(data: bytes, at: int) -> Frame | None:
-        looks.append(at)
-        return read_frame(data, at)
-
-    monkeypatch.setattr("mama_spark.nats.protocol.client.read_frame", read)
-    client = made(State.UP)
-    message = b"MSG a 7 3000000\r\n%b\r\n" % bytes(3_000_000)
-    events = [e for at in range(0, len(message), 4096) for e in client.receive(message[at : at + 4096])]
-    assert kinds(events) == [Received]
-    assert len(looks) < 6
-
-
-BAD = [
-    b"MSG a 7 99999999999\r\n", b"MSG a 7 60000000\r\n", b"MSG a 7 -1\r\n", b"MSG\r\n",
-    b"HMSG a 7 60000000 60000000\r\n", b"HMSG a 7 9 3\r\n", b"HMSG a 7 3 3\r\nabc\r\n",
-    b"\r\n",
-    b"MSG _INBOX.me.000000000001 1 22\r\n", b'{"stream":"S","seq":', b"INFO []\r\n", b"INFO {\r\n",
-    b'INFO {"max_payload":"x"}\r\n', b'INFO {"connect_urls":{"a":1}}\r\n', b'INFO {"max_payload":-1}\r\n',
-    b"-ERR\r\n",
-    b"-ERR ''\r\n", b"-ERR '", b"A" * 5000, b"\x00", b"\xff\xfe", b"PING\n", b"PONG\r", b'INFO {"nonce":7}\r\n',
-]  # fmt: skip
-PIECES = st.one_of(st.sampled_from(FRAMES), st.binary(max_size=60), st.sampled_from(BAD))
-
-
-@examples(20_000, few=200)
-@given(st.sampled_from([C, T, A, U]), st.lists(PIECES, max_size=8), st.booleans())
-def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, pieces: list[bytes], tls: bool) -> None:
-    client = made(state, tls=tls)
-    for piece in pieces:
-        before = client.state
-        events = client.receive(piece)
-        lost = [event for event in events if isinstance(event, Lost)]
-        assert len(lost) == (before is not L and client.state is L)
-        assert not lost or events[-1] is lost[0]
-        assert len(client._rest) <= 5_000 + 71_000
-    if client.state is not L:
-        client.closed("end")
-    client.connect(0.0, lambda _: LOGIN)
-    assert client.state is C, "usable again"
-
-
-HOSTILE = [frame for frame in (*FRAMES, *BAD) if len(frame) < 10_000]
-
-
-class Attacked:
-    """A client whose connections last until they are lost, or until the next eight frames."""
-
-    def __init__(self) -> None:
-        self.client, self._parser, self._sent = made(State.LOST), DeliveryParser(SID), 0
-        self.client.deliveries[SID] = partial(self._parser.take, most=100)
-
-    def read(self, frames: list[bytes]) -> None:
-        for at, data in enumerate(frames):
-            if at % 8 == 0 or self.client.lost:
-                self.client.closed("end")
-                self.client.connect(0.0, lambda _: LOGIN)
-                self.client.receive((b"", INFO, INFO + PONG)[at % 3])
-                self._parser.take_buffer()
-                self._sent = 0
-            self._sent += len(data)
-            self.client.receive(data)
-            assert len(self.client._rest) <= (0 if self.client.lost else self._sent)
-
-
-def read_hostile_frames() -> None:
-    Attacked().read(hostile_frames(HOSTILE, np.random.default_rng(22), 1_000))
-
-
-def test_hostile_frames_take_no_memory() -> None:
-    assert peak_of(read_hostile_frames).python < 4 << 20, "1.3 MB with the frames; 60 MB are announced"
-
-
-@pytest.mark.explore
-def test_a_million_hostile_frames_take_no_memory() -> None:
-    chance, attacked, process = np.random.default_rng(23), Attacked(), psutil.Process()
-    used = []
-    for _ in range(10):
-        for _ in range(100):
-            attacked.read(hostile_frames(HOSTILE, chance, 1_000))
-        gc.collect()
-        used.append(process.memory_info().rss)
-    assert used[-1] - used[1] < 16 << 20, f"memory by tenths: {[size >> 20 for size in used]} MiB"
-
-
-def test_a_subscription_that_was_accepted_or_made_later_is_not_the_one_that_is_too_many() -> None:
-    client = made(State.UP)
-    for subject in ("inbox", "accepted"):
-        client.send_subscribe(subject)
-    client.send_ping()
-    client.receive(b"PONG\r\n")
-    full = b"-ERR 'maximum subscriptions exceeded'\r\n"
-    assert [type(event) for event in client.receive(full)] == [Complaint]
-    client.send_subscribe("refused")
-    client.send_ping()
-    client.send_subscribe("later")
-    assert client.receive(full)[1:] == [Denied("limit", "refused")]

@@ -89,9 +89,10 @@ def test_a_start_refused_for_its_own_sake_is_the_only_one_that_fails(code: int, 
     assert told == {100: type(from_reply(400, code, "no")), 101: BlockedByPredecessor, 102: BlockedByPredecessor}
 
 
+@each("confirmed", [False, True])
 @each("code", [10060, 10071, 10054, 10166])
-def test_a_message_refused_before_it_reaches_its_batch_is_the_only_one_that_fails(code: int) -> None:
-    b = batch(5)
+def test_a_message_refused_before_it_reaches_its_batch_is_the_only_one_that_fails(code: int, confirmed: bool) -> None:
+    b = batch(5, confirmed=confirmed)
     assert not refused(b.reply(error := from_reply(400, code, "no"), 3)), "what is before it may be stored"
     assert (b.capacity(), b.phase) == (0, Phase.OPEN)
     b.reply(BatchGap(3, 4), 4)

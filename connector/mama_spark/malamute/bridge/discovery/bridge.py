@@ -32,7 +32,9 @@ class MalamuteLeases:
 
     @property
     def client(self) -> DiscoveryClient:
-        """The open client."""
+        """The open client; over another connection if the thread of the last one has ended."""
+        if self._client.is_open and self._client.connection.fatal is not None:
+            self._client.close()
         if not self._client.is_open:
             self._client.open()
         return self._client
