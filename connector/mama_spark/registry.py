@@ -68,8 +68,8 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
     """A bridge that sends through something live of the user's: a bridge itself, or an object of a client library, as a
     JetStream context of nats-py.
 
-    :param loop: where the context's client runs; None = found from the client
-    :param client: of the context; None = found from the context
+    :param loop: event loop of the context's client; None = found from the client
+    :param client: client of the context; None = found from the context
     :raises ConfigError: if it is neither
     """
     if isinstance(context, PublisherBridge):
@@ -206,7 +206,7 @@ def logs_to_read(o: SubscribeOptions, bridge: RecordLogBridge) -> list[str]:
 def check_transport(o: SinkOptions, topics: Sequence[str]) -> list[tuple[bool, str]]:
     """Tries connection, permission and streams without publishing: whether each is fine, and what there is to say.
 
-    :param topics: of the messages to come
+    :param topics: topics of the messages to come
     :raises UnsupportedFeature: the bridge has no such check
     """
     found: list[tuple[bool, str]] = part(o.bridge_name, "check_transport", "has no check")(o, topics)

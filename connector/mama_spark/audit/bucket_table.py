@@ -39,7 +39,7 @@ SELECT * FROM (SELECT *, count(*) OVER (PARTITION BY kind) AS n,
 def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
     """Compare a table with a bucket: (equal?, text) of each check.
 
-    :param path: of the table, which has columns ``key``, ``revision`` and ``operation``
+    :param path: path of the table, which has columns ``key``, ``revision`` and ``operation``
     :raises FlightLogError: the table is not there, or has other columns
     :raises ConfigError: the bucket is not there, or cannot be read
     :raises Unavailable: storage or middleware cannot be reached

@@ -81,7 +81,7 @@ Part = tuple[int, int] | str
 class Comparison:
     """The questions about some flights, each about a part of them: a small one needs little memory.
 
-    :param spans: by stream
+    :param spans: time spans by stream
     :param foreign: whatever is not in the log is a finding
     """
 
@@ -223,7 +223,7 @@ judged AS (
     def copies(self, digits: str) -> str:
         """SQL: stored messages with the id of an earlier message.
 
-        :param digits: that the MD5 of the id may begin with
+        :param digits: digits with which the MD5 of the id may begin with
         """
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (

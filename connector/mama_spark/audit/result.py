@@ -54,9 +54,9 @@ class Span:
     """The range of a stream that was read.
 
     :ivar after, up_to: sequences ``after < sequence <= up_to``
-    :ivar since: when the first record that is left was stored; None: nothing was removed at the beginning
+    :ivar since: time at which the first record that is left was stored; None: nothing was removed at the beginning
     :ivar gaps: its limits may remove messages between others
-    :ivar made: when the stream was made; None: unknown
+    :ivar made: creation time of the stream; None: unknown
     """
 
     bounds: Bounds

@@ -22,7 +22,7 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
     """``URL``, ``--url`` and ``--option``.
 
-    :param formats: whose options these are
+    :param formats: formats to which these options belong
     :param more: about them
     :param positional: see :func:`add_url`
     """

@@ -26,8 +26,8 @@ SHOW, USE, DISCOVER, RUN, HELP = (
 class Subcommand(NamedTuple):
     """One subcommand of ``mama``.
 
-    :ivar module: that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
-    :ivar extra: of the package, with what the subcommand needs
+    :ivar module: module that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
+    :ivar extra: extra of the package that installs what the subcommand needs
     """
 
     module: str

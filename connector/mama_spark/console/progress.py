@@ -22,9 +22,9 @@ NOTEBOOK_INTERVAL = 0.5
 class Progress:
     """Shows how much is done, how fast and how much is left, as long as the block lasts.
 
-    :param what: that is done, for example ``publishing``
-    :param unit: of what is counted, plural
-    :param total: how much there is; None = unknown
+    :param what: the work, for example ``publishing``
+    :param unit: what is counted, plural
+    :param total: number of all units; None = unknown
     :param stream: standard error without one
     """
 
@@ -50,7 +50,7 @@ class Progress:
         self._done += n
 
     def show(self, done: int, note: str = "") -> None:
-        """:param note: what else must be known, for example what it waits for"""
+        """:param note: text behind the numbers, for example what it waits for"""
         if not done:
             self._began = time.monotonic()  # the rate is of the work, and not of its preparation
         self._done, self._note = done, note
@@ -122,7 +122,7 @@ def _time(seconds: float) -> str:
 
 
 def _bar(stream: TextIO, note: Callable[[], str]) -> Any:
-    """:param note: of the line below the bar; none while it is empty"""
+    """:param note: text of the line below the bar; none while it is empty"""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as RichProgress
     from rich.table import Column

@@ -14,7 +14,7 @@ from .exit_codes import FINE, INTERRUPTED
 class StopEvent(threading.Event):
     """Set by a signal.
 
-    :ivar exit_code: of the command that the signal ended in order
+    :ivar exit_code: exit code of the command that the signal ended in order
     """
 
     exit_code = FINE

@@ -81,7 +81,7 @@ class BatchLedger(Protocol):
         """Why messages to this stream that were sent to this server before now may still be stored later than now, for
         people; empty: they may not. May wait for an answer for some seconds.
 
-        :param server: of :meth:`.PublisherBridge.sent_to`
+        :param server: a server of :meth:`.PublisherBridge.sent_to`
         """
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
@@ -109,7 +109,7 @@ class BatchLedger(Protocol):
 
         It ends when the replica that is read from has reached ``up_to``.
 
-        :param records: with payloads and headers
+        :param records: records with payloads and headers
         """
 
     def missing(self, stream: str, after: int, up_to: int) -> list[tuple[int, int]]:

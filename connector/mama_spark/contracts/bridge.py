@@ -60,12 +60,12 @@ class Capabilities:
 class Acks:
     """Acknowledgements that came together.
 
-    :ivar tokens: of the sends, in any order
+    :ivar tokens: tokens of the sends, in any order
     :ivar sequences: one a token, or None where the middleware does not give them
     :ivar duplicates: one a token, or None for "none of them"
-    :ivar stream: where the messages are stored, None if not given
+    :ivar stream: stream that stores the messages; None if not given
     :ivar at: ``time.monotonic()`` of their arrival
-    :ivar domain: that the stream belongs to, None if not given
+    :ivar domain: domain of the stream; None if not given
     :ivar level: meaning of these; None = that of the capabilities. :attr:`Ack.NONE`: the messages have no subscribers,
         will not be acknowledged, and end as ``published``
     """
@@ -136,7 +136,7 @@ class OnTheWay:
 
     :ivar rows: True for each of these, one element a send
     :ivar since: monotonic time at which the wait for them began
-    :ivar why: where they may be, and which event ends the wait, as text
+    :ivar why: text: where they may be, and which event ends the wait
     """
 
     rows: Bools
@@ -237,9 +237,9 @@ class PublisherBridge(ABC):
 class RequestMessage(NamedTuple):
     """A request that was received, or the reply to one that was sent.
 
-    :ivar topic: that the request was sent to
+    :ivar topic: topic of the request
     :ivar inbox: number of the request that this replies to; None: this is a request
-    :ivar reply_to: where a reply to this goes; None: no reply is wanted
+    :ivar reply_to: address of replies to this; None: no reply is wanted
     :ivar error: instead of a reply: no subscriber takes the request, or no permission
     """
 
@@ -310,7 +310,7 @@ class DiscoveryEvent:
 
     :ivar at: microseconds since the epoch, by the clock of the middleware
     :ivar origin: name of the log that it is (or was, in an image) stored in
-    :ivar sequence: its number there; None for what is stored in no log
+    :ivar sequence: number there; None for what is stored in no log
     """
 
     kind: DiscoveryEventKind

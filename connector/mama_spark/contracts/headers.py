@@ -41,7 +41,7 @@ class HeaderLines(NamedTuple):
 
     :ivar names: string, one a line
     :ivar values: string, one a line; may be null
-    :ivar starts: where the lines of each message begin, and where those of the last one end
+    :ivar starts: first line of each message, and the end of the last one's
     """
 
     names: pa.Array

@@ -121,7 +121,7 @@ def payload_bounds(payloads: pa.Array) -> Int64s:
 def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> Iterator[tuple[str, Int64s]]:
     """The rows of each stream.
 
-    :param names: of the stream that takes each topic of the dictionary; None = none
+    :param names: name of the stream that takes each topic of the dictionary; None = none
     """
     first = names[0] if names else None
     if not topics.null_count and names.count(first) == len(names):
@@ -154,7 +154,7 @@ class EncodedRows:
     :ivar topics: dictionary<int32, string> without nulls
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
-    :ivar headers: that the messages have
+    :ivar headers: headers of the messages
     :ivar reserved: names of headers, in lower case, and what says them: rows have no others of these
     """
 
@@ -219,7 +219,7 @@ class RowDecoder(Protocol):
     ) -> dict[str, pa.Array]:
         """The columns by name.
 
-        :param topics: of the records in the log
+        :param topics: topics of the records in the log
         :param faults: record -> why it cannot be read, where that is known
         :raises MamaError: a record cannot be read, and the decoder is a strict one
         """
@@ -231,7 +231,7 @@ class RecordFormat:
     often asks for the type alone.
 
     :ivar column: name of the one that says what a record is
-    :ivar type: of that column
+    :ivar type: type of that column
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row
     :ivar packed: a message may hold several records

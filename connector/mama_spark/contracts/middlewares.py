@@ -30,11 +30,11 @@ class Middleware:
     A part is ``module:attribute``, or a module, which is imported when it is asked for; None: the middleware has no
     such part. What factories make is not opened yet.
 
-    :ivar name: of its bridge, the value of the option ``bridge``
-    :ivar title: for people
-    :ivar schemes: of its URLs
-    :ivar package: that has its parts
-    :ivar extra: of the package, which installs what the parts need; None: the package itself does
+    :ivar name: name of its bridge, the value of the option ``bridge``
+    :ivar title: name for people
+    :ivar schemes: schemes of its URLs
+    :ivar package: package with its parts
+    :ivar extra: extra of the package, which installs what the parts need; None: the package itself does
 
     :ivar url_login: its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides

@@ -80,7 +80,7 @@ class Bounds:
     :ivar last: sequence of the newest record that was ever stored; 0 when there never was one
     :ivar identity: changes when the log is deleted and created again: its sequences then name other records; an empty
         log has it, too
-    :ivar time: when the newest record was stored, microseconds since the epoch; None: the middleware does not say
+    :ivar time: storage time of the newest record, microseconds since the epoch; None: the middleware does not say
     """
 
     first: int
@@ -158,8 +158,8 @@ def resume(
 class MatchRange:
     """A range of a record log, by the records in it that match.
 
-    :ivar last: its last sequence
-    :ivar matching: how many records in it match
+    :ivar last: last sequence
+    :ivar matching: number of records in it that match
     """
 
     last: int
@@ -171,7 +171,7 @@ class CurrentRecords:
     """Some of the records of a log that are the last of their topics.
 
     :ivar sequences: theirs, ascending
-    :ivar before: how many current ones precede these
+    :ivar before: number of current records before these
     """
 
     sequences: Int64s
@@ -301,7 +301,7 @@ class RecordLog(Protocol):
     def read_current(self, wanted: CurrentRecords, topics: Sequence[str] = ()) -> Iterator[Records]:
         """The records of ``wanted`` that are still stored.
 
-        :param topics: as given to :meth:`current`
+        :param topics: topics as given to :meth:`current`
         """
         for records in self.read(int(wanted.sequences[0]) - 1, int(wanted.sequences[-1]), topics):
             yield wanted.among(records)

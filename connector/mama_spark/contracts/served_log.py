@@ -14,7 +14,7 @@ from .record_log import Bounds, RecordLog, Records
 class LogSettings:
     """Topics and limits of a log; None = no limit.
 
-    :ivar topics: that it takes, with wildcards
+    :ivar topics: topics that it takes, with wildcards
     :ivar max_age: seconds
     :ivar max_size: bytes of all records together
     :ivar max_per_topic: records of one topic
@@ -81,7 +81,7 @@ class ServedLog(Protocol):
     def decided_last(self, topic: str, patience: float) -> int:
         """The last sequence, once everything that the leader had taken before this call is stored or lost.
 
-        :param topic: that the log takes
+        :param topic: topic that the log takes
         :param patience: seconds to wait for that
         :raises Unavailable: it takes longer
         """
@@ -89,7 +89,7 @@ class ServedLog(Protocol):
     def tail(self, after: int, topics: Sequence[str], name: str) -> LogTail:
         """A tail of the records after ``after`` on ``topics``.
 
-        :param name: for the log, as a noun
+        :param name: description for the log, as a noun
         """
 
     def read_without_payloads(self, after: int, up_to: int) -> Iterator[Records]:

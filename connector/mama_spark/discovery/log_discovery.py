@@ -27,7 +27,7 @@ class SavedImage:
     """An image that was saved for one reader.
 
     :ivar token: names the subject of its messages
-    :ivar events: how many it consists of, the end included
+    :ivar events: number of its events, the end included
     :ivar first: sequence of its first message; other messages may lie between it and :attr:`last`
     :ivar next: the first sequence that it does not include
     """
@@ -116,9 +116,9 @@ class Present(NamedTuple):
 class LogDiscovery(ABC):
     """The reading half of a :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
 
-    :cvar where: what error messages call this discovery
+    :cvar where: name of this discovery in error messages
     :cvar identity: name of the log's identity in an offset
-    :cvar recreated: what a gap says of a log that was deleted and created again, or lost its end
+    :cvar recreated: text of a gap for a log that was deleted and created again, or lost its end
     """
 
     where: ClassVar[str]

@@ -23,7 +23,7 @@ class RecordedDiscovery(LogDiscovery):
 
     :param bridge: bridge of the log, not open
     :param name: name of the log; None: the only one
-    :cvar topics: of the records that discovery reads
+    :cvar topics: topics of the records that discovery reads
     :cvar announced_by: the error of a program that tries to announce
     """
 

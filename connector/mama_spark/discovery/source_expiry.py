@@ -42,8 +42,8 @@ def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
     """Expiries ahead of a source that is not renewed, with their times.
 
-    :param renewed: when it was renewed last, on any clock
-    :param state: its last reported state: None, SUSPECT or OFFLINE
+    :param renewed: time of the last renewal, on any clock
+    :param state: last reported state: None, SUSPECT or OFFLINE
     """
     if state is DiscoveryEventKind.OFFLINE:
         return []

@@ -117,7 +117,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
     """One record batch of all chunks' rows.
 
     :param constants: ``kind``, ``query_id``, .. : one value for all rows
-    :param schema: of the part file (:func:`file_schema`)
+    :param schema: schema of the part file (:func:`file_schema`)
     """
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]

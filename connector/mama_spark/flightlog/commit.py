@@ -46,11 +46,11 @@ def commit(
     """Make the parts of a successful write rows with ``committed=true``; creates the table if there is none. A second
     call with the same arguments changes nothing.
 
-    :param parts: of the attempts that count; other parts in the folder of the write are added as not committed
+    :param parts: parts of the attempts that count; other parts in the folder of the write are added as not committed
     :param app: (query id, batch id) of a micro-batch, (``txnAppId``, ``txnVersion``) of a batch write that has them; if
         the table has recorded this version or a higher one, the parts are added as not committed
     :param extra: the columns named by ``flightLogColumns``; new ones are added to the table
-    :param description: of the run, for readers of the table: goes into the commit as JSON; no secrets
+    :param description: description of the run, for readers of the table: goes into the commit as JSON; no secrets
     :raises FlightLogError: another table, a column with another type, files of others, or a part that is not there as
         its task wrote it; then nothing was committed
     :raises Unavailable: storage cannot be reached, or conflicts do not end
@@ -120,7 +120,7 @@ def abort(
 
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
     """
-    :param files: in the folder of the write
+    :param files: files in the folder of the write
     :raises FlightLogError: one of the parts is not there, or not as its task described it
     """
     wrong = _unwritten(target.store, parts, files)

@@ -54,7 +54,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """:ivar path: as the table names it
+    """:ivar path: path in the table
     :ivar modified: ms since the epoch
     """
 
@@ -81,8 +81,8 @@ class MaintenanceResult:
     :ivar expired: files whose rows were older than what is kept
     :ivar compacted: files that were merged, into ``written`` files; a dry run knows only files that may be merged
     :ivar vacuumed: files that were removed from storage
-    :ivar files: of the table, before the first step and after the last
-    :ivar version: of the table after the last step
+    :ivar files: number of files of the table, before the first step and after the last
+    :ivar version: version of the table after the last step
     """
 
     dry_run: bool

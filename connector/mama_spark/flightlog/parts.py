@@ -48,7 +48,7 @@ class Part:
 
     :ivar path: relative to the table, with ``/``
     :ivar event_date: ISO date (UTC) of every row in it
-    :ivar min_time, max_time: of ``event_time``, µs since the epoch
+    :ivar min_time, max_time: bounds of ``event_time``, µs since the epoch
     :ivar counts: rows by event
     """
 
@@ -158,7 +158,7 @@ class PartWriter:
     it has ``part_rows`` rows.
 
     :param folder: below ``parts/`` (``<query or run>/<batch>``)
-    :param schema: of the batches that the thunks return; they hold an ``event_time``
+    :param schema: schema of the batches that the thunks return; they hold an ``event_time``
     """
 
     def __init__(self, store: TableStore, folder: str, schema: pa.Schema, part_rows: int) -> None:

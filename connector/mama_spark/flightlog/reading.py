@@ -104,7 +104,7 @@ class Summary:
 
     :ivar events: one row for each outcome, status and ``committed``: flights, rows, duplicates, found and in_doubt (in
         rows), doubled_ids
-    :ivar latency: of acknowledged flights of committed writes, µs: flights, p50, p90, p99 (rank exact within
+    :ivar latency: latencies of acknowledged flights of committed writes, µs: flights, p50, p90, p99 (rank exact within
         :data:`PERCENTILE_RANK_ERROR`), max (exact)
     :ivar slowest_topics: topic, flights, p99, max
     :ivar failures: event, status, code, info, committed, flights, example_topic, example_id; most frequent first
@@ -226,7 +226,7 @@ def summarise(
     """Read the whole log once for each question, in bounded memory.
 
     :param storage: delta-rs' storage options
-    :param limit: of topics and reasons
+    :param limit: number of topics and reasons
     :param on_pass: called after each pass over the log, of :data:`PASSES`
     :raises FlightLogError: no flight log there
     :raises Unavailable: storage cannot be reached

@@ -34,7 +34,7 @@ _checked: dict[tuple[object, ...], float] = {}
 class TaskParts:
     """The parts that one task adds to a table.
 
-    :cvar KIND: of the table
+    :cvar KIND: kind of the table
     :param storage_options: delta-rs' options, the same as for the commit
     :param extra: the columns named by ``flightLogColumns``, in the order of the DataFrame
     :param part_rows: rows after which a file is closed; files that a killed worker has not closed are lost
@@ -73,7 +73,7 @@ class TaskParts:
         """Before the first publish: check that the table can be written, and that an existing one is of this kind. The
         result is valid for a minute for this process and these options.
 
-        :param marker: that the driver has put into the folder
+        :param marker: marker that the driver has put into the folder
         :raises FlightLogError: no permission, not a folder, not the driver's folder, another table, files of others
         :raises Unavailable: storage cannot be reached
         """

@@ -57,7 +57,7 @@ _BACKTRACE = re.compile(r"\s*\n\s*0: .*", re.DOTALL)
 def storage_errors(doing: str, options: Mapping[str, str]) -> Iterator[None]:
     """Translate errors of pyarrow and delta-rs.
 
-    :param options: of the storage; their secrets are shown by no error
+    :param options: options of the storage; their secrets are shown by no error
     :raises FlightLogError: no permission, no such bucket, not a table, a damaged one
     :raises Unavailable: everything else: full disk, storage not reached
     """
@@ -153,7 +153,7 @@ class TableStore:
 
 
 class _KeptTable:
-    """:ivar entry: its newest one when it was read; None if it cannot be used"""
+    """:ivar entry: newest entry when it was read; None if it cannot be used"""
 
     def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
@@ -229,7 +229,7 @@ class KeptTables:
         """After a commit that made this version. From the second commit on, the table is kept.
 
         :param table: the caller uses it no more
-        :param checkpoint: of this version, to be written in the background; only if the table is kept
+        :param checkpoint: checkpoint of this version, to be written in the background; only if the table is kept
         """
         kept = _KeptTable(table, store, version, checkpoint)
         with self._lock:

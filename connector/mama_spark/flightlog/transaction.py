@@ -39,7 +39,7 @@ CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
 class CommitResult:
     """Result of a commit.
 
-    :ivar version: of the table afterwards
+    :ivar version: version of the table afterwards
     :ivar committed, uncommitted: parts added as committed, and as not committed
     :ivar recorded: the app transaction had been recorded by another write, or another run of this one
     """
@@ -55,7 +55,7 @@ class TargetTable:
     """A table that parts are committed to.
 
     :ivar fields: the columns named by ``flightLogColumns``, which the table may lack
-    :ivar description: of the write, which goes into its commits for readers; no secrets
+    :ivar description: description of the write, which goes into its commits for readers; no secrets
     """
 
     kind: TableKind
@@ -184,7 +184,7 @@ def execute(
 def await_next_attempt(store: TableStore, version: int, error: CommitFailedError, attempt: int) -> None:
     """Wait after a commit that met one of others; to be called within :func:`~.storage.storage_errors`.
 
-    :param version: of the table that was read
+    :param version: version of the table that was read
     :raises FlightLogError: nobody has committed since: what fails fails again
     """
     table = store.table()

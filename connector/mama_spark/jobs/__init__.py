@@ -30,10 +30,10 @@ if not _INSTALLED:
 class Job:
     """One program.
 
-    :ivar path: of its file
+    :ivar path: path of its file
     :ivar summary: one sentence about it
     :ivar needs: requirements of a run
-    :ivar files: its file and those that it begins with, as ``jobs/publish.py``
+    :ivar files: paths of its file and those that it begins with, as ``jobs/publish.py``
     """
 
     name: str
@@ -64,7 +64,7 @@ def configuration_files() -> list[str]:
 def copy(name: str, folder: Path) -> list[Path]:
     """Copy a job with the files that it begins with, or one configuration file, into a folder.
 
-    :param name: of a job or of a configuration file
+    :param name: name of a job or of a configuration file
     :param folder: gets them in its folders ``jobs`` and ``conf``
     :return: the copies
     :raises ConfigError: there is no such file, or a copy would replace one; then nothing was copied

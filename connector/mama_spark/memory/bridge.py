@@ -51,7 +51,7 @@ class MemoryBridge(PublisherBridge):
 
     :param max_payload: bytes of headers and payload together
     :param acks: False: nothing is acknowledged (``ackMode=none``)
-    :param events: which of OpenMAMA's callback styles reports asynchronous errors
+    :param events: OpenMAMA's style of callbacks that reports asynchronous errors
     """
 
     def __init__(

@@ -251,7 +251,7 @@ def find_ids(
     """Messages whose id begins with ``prefix``, up to a sequence. Blocks of other batches, and of other publishers, are
     thrown away by one search each, before anything is parsed.
 
-    :param records: with payloads and headers
+    :param records: records with payloads and headers
     """
     n = int(np.searchsorted(numbers.sequences, up_to, "right"))
     blocks = buffer.blocks[:n] if n < len(buffer.blocks) else buffer.blocks

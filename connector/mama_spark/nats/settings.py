@@ -42,13 +42,13 @@ class NatsSettings:
     :param grow_streams: the set may have been a smaller one
     :param dedup: messages carry ids, and the stream drops duplicates
     :param ordered: keep the order of the messages over resends
-    :param wait_timeout: of the publisher: seconds to wait for an acknowledgement
+    :param wait_timeout: seconds for which the publisher waits for an acknowledgement
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
-    :param max_in_flight: of the publisher
+    :param max_in_flight: largest number in flight of the publisher
     :param exactly_once: stored rows are found without the ids that the server remembers
-    :param batches_stream: that keeps the markers of batches
-    :param bucket: whose keys the messages change
+    :param batches_stream: stream that keeps the markers of batches
+    :param bucket: bucket whose keys the messages change
     """
 
     servers: tuple[str, ...] = (DEFAULT_SERVER,)

@@ -29,7 +29,7 @@ def is_request(topic: str, api_prefix: str) -> bool:
     """Whether a message on this topic is carried out by the server instead of being stored: ``$JS.API.STREAM.DELETE.S``
     deletes a stream.
 
-    :param api_prefix: of the JetStream API, which may be that of another account
+    :param api_prefix: prefix of the JetStream API, which may be that of another account
     """
     if not topic.startswith((*_REQUESTS, api_prefix)) or topic.startswith(_EVENTS):
         return False

@@ -36,7 +36,7 @@ class Scope:
 class Use:
     """The use for which options are given.
 
-    :ivar what: for messages, as in "has no effect in {what}"
+    :ivar what: text for messages, as in "has no effect in {what}"
     :ivar streaming: a stream (True), a batch (False), or either
     :ivar takes: fields that have an effect besides those of the connection; None = all that the scope allows
     :ivar spark_keys: keys that Spark itself hands over, in lower case

@@ -55,7 +55,7 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
     def with_tables_below(self, folder: str) -> Self:
         """The same options with absolute paths of the tables, so that they name the same place in every process.
 
-        :param folder: where relative paths begin
+        :param folder: folder at which relative paths begin
         :raises OptionError: one table lies in the other
         """
         log, dead_letters = (

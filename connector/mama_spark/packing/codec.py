@@ -47,7 +47,7 @@ class Codec(Protocol):
     def decode(self, payloads: pa.Array, rows: Int64s) -> pa.RecordBatch:
         """The rows of one or more payloads that this codec made, one after the other.
 
-        :param rows: of each payload
+        :param rows: number of rows of each payload
         :raises BadPack: a payload is of another kind, or has another number of rows
         """
 
@@ -96,7 +96,7 @@ class LinesCodec:
 class ArrowCodec:
     """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied.
 
-    :param schema: of the rows that come
+    :param schema: schema of the rows that come
     :raises SchemaError: a column has a type that cannot be packed
     """
 

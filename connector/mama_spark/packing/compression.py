@@ -24,7 +24,7 @@ class PackCompressor:
     """Compresses packs of either format: a pack of lines as a whole, of an arrow pack each buffer.
 
     :param name: a key of :data:`~.format.ENCODINGS`
-    :param level: of the codec; None = its default
+    :param level: level of the codec; None = its default
     :raises ValueError: the codec has no such level
     """
 

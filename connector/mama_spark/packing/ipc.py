@@ -28,7 +28,7 @@ _METADATA_BYTES = 4 << 10  #: largest metadata of a record batch that is cached
 def read_pack(payload: pa.Buffer, rows: int, limit: int | None = None) -> pa.RecordBatch:
     """The rows of an arrow pack; shares memory with ``payload`` where nothing is compressed.
 
-    :param rows: as announced
+    :param rows: announced number
     :param limit: bytes that compressed buffers may have together; None = nothing may be compressed
     :raises BadPack: it is no pack, or has another number of rows
     """
@@ -103,7 +103,7 @@ def _record_batch(metadata: bytes) -> tuple[int, int, _Buffers]:
 class BatchNumbers(NamedTuple):
     """Places of numbers of 64 bits in the metadata of a record batch with one binary column.
 
-    :ivar rows: of the batch; ``node``: of the column
+    :ivar rows: rows of the batch; ``node``: of the column
     :ivar offsets, data: offset of each buffer, which its length follows
     :ivar body: bytes of the body
     """

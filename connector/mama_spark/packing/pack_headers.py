@@ -28,7 +28,7 @@ class PackHeaders(NamedTuple):
     :ivar rows: string, null = not given; unchecked
     :ivar counts: the same as numbers; -1 = no number from 1 to the limit
     :ivar encodings: string, of compressed packs of lines; null = not given
-    :ivar plain_bytes: of compressed packs: bytes without compression; -1 = no number from 1 to the limit
+    :ivar plain_bytes: bytes of compressed packs without compression; -1 = no number from 1 to the limit
     """
 
     formats: pa.Array

@@ -41,7 +41,7 @@ class Rows:
     """Rows that can be packed, in columns of equal length.
 
     :ivar topics: dictionary<int32, string>, no nulls
-    :ivar numbers: of the rows in the partition, int64, or :data:`STORED`
+    :ivar numbers: numbers of the rows in the partition, int64, or :data:`STORED`
     :ivar streams: dictionary<int32, string>; None = the one of the transport
     :ivar parts: string columns that become headers of the message, by the name of the header; null = no such header
     :ivar extra: columns for the flight log, which are not packed
@@ -86,7 +86,7 @@ class Packed:
 
     :ivar batch: one message a pack, without ids
     :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
-    :ivar numbers: of all rows in the partition, pack by pack
+    :ivar numbers: numbers of all rows in the partition, pack by pack
     :ivar extra: columns of all rows, pack by pack
     """
 
@@ -191,7 +191,7 @@ class Packer:
 class _Waiting:
     """Rows of which packs are made, one after the other.
 
-    :param values: of all rows; None = a pack has more than values
+    :param values: values of all rows; None = a pack has more than values
     :ivar labels: the rows without what is packed
     """
 
@@ -254,7 +254,7 @@ def cuts(upto: Int64s, places: Int64s, max_rows: int, max_bits: int) -> tuple[In
     could take more rows.
 
     :param upto: int64[rows + 1]: bits of all rows before
-    :param places: where the rows of each destination begin, with the end of the last
+    :param places: first row of each destination, with the end of the last
     """
     begin, end = places[:-1], places[1:]
     bits = upto[end] - upto[begin]

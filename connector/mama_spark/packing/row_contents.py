@@ -45,7 +45,7 @@ def contents_of_rows(codec: Codec, rows: Rows) -> MessageBatch:
 def contents_of_records(codec: Codec, records: Records) -> tuple[MessageBatch, Int64s]:
     """The same of the rows of packs that were read, and how many rows each has.
 
-    :param codec: of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)
+    :param codec: codec of the write, whose packs alone are read; each names its topic (:func:`with_topic_header`)
     :raises CorruptPack: a record is no pack of this write
     """
     n = len(records)

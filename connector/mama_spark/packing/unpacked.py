@@ -16,7 +16,7 @@ class TypedRun(NamedTuple):
     """Typed rows of one pack.
 
     :ivar first: their first row among the rows of :class:`Unpacked`
-    :ivar columns: of ``columns.num_rows`` rows
+    :ivar columns: columns of ``columns.num_rows`` rows
     """
 
     first: int
@@ -27,7 +27,7 @@ class TypedRun(NamedTuple):
 class Unpacked:
     """``n`` rows, in the order of their records and packs.
 
-    :ivar records: which record each comes from, ascending: take other columns of the records by it
+    :ivar records: record that each comes from, ascending: take other columns of the records by it
     :ivar index: place in the pack, from 0; -1 = the record is no pack, or a corrupt one
     :ivar values: binary; of a plain record and of a corrupt pack the payload; null where a row is typed
     :ivar header_pool: headers that rows have; None = no row has any. Of plain records and of corrupt packs they are the

@@ -66,7 +66,7 @@ def unpack(
 ) -> Unpacked:
     """All rows of ``records``.
 
-    :param transform: of typed rows; None = they stay as they are
+    :param transform: change of typed rows; None = they stay as they are
     :param packs: :func:`pack_headers` of the records, if computed already
     :param only_typed: a record that has no typed rows is one row with an error, as a corrupt pack is
     """

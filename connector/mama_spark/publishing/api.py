@@ -72,7 +72,7 @@ class Flight:
         (MP-22) are as the user gave them
     :ivar publish_time: wall clock seconds of the first send (MP-16), None before
     :ivar publish_ack_future: the acknowledgement, or the error that ended the flight (MP-17)
-    :ivar sends: how often it was sent
+    :ivar sends: number of sends
     """
 
     id: str

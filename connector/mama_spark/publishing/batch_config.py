@@ -51,7 +51,7 @@ class BatchConfig:
     :param flush_after: seconds without a send after which the middleware is asked to answer for what it has
     :param poll_time: longest wait in seconds (MP-07)
     :param max_queued: batches that wait to be sent; :meth:`.BatchPublisher.put` blocks beyond it
-    :param name, log_prefix: of the thread; of lines of the log about the connection and outages
+    :param name, log_prefix: name of the thread; prefix of lines of the log about the connection and outages
     """
 
     on_outage: OnOutage = OnOutage.FAIL

@@ -40,8 +40,8 @@ class OutageReporter:
     """For the thread that sends.
 
     :param what_next: text about what happens if it lasts
-    :param log_prefix: of each line
-    :ivar cause: of the outage that lasts, or was the last one; empty = there was none
+    :param log_prefix: prefix of each line
+    :ivar cause: cause of the outage that lasts, or was the last one; empty = there was none
     """
 
     def __init__(self, bridge: PublisherBridge, loop: SendLoop, what_next: str, log_prefix: str = "") -> None:
@@ -96,7 +96,7 @@ class OutageReporter:
 def retry_while_unavailable(ask: Callable[[], T], *, wait: bool, say: str) -> T:
     """The result of ``ask``.
 
-    :param wait: until the middleware answers, with a warning now and then
+    :param wait: whether to wait until the middleware answers, with a warning now and then
     :param say: the warning, with one ``%s`` for the error
     :raises Unavailable: the middleware does not answer, and ``wait`` is off
     """

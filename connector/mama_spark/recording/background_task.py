@@ -14,7 +14,7 @@ logger = logging.getLogger("mama_spark")
 class BackgroundTask:
     """Calls a function once, in a thread.
 
-    :param doing: its task, for log messages: ``subscribes to devices``
+    :param doing: task, for log messages: ``subscribes to devices``
     :param work: ends soon after ``stopping`` is set
     :param patience: seconds that :meth:`stop` waits for that
     """

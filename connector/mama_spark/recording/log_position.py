@@ -11,9 +11,9 @@ from ..contracts.record_log import Bounds, Continuity, RecordLog, resume
 class LogPosition(NamedTuple):
     """The position up to which a log was served; an empty identity: not at all.
 
-    :ivar identity: of the log, which changes when it is made again
+    :ivar identity: identity of the log, which changes when it is made again
     :ivar served: sequence of the last record
-    :ivar time: when it was stored; None: not known
+    :ivar time: time of its storage; None: not known
     """
 
     identity: str = ""

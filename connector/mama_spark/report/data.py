@@ -99,23 +99,23 @@ class ReportData:
     writes count once; failed or superseded attempts are in ``not_committed``, and in other fields only where no write
     was committed.
 
-    :ivar totals: of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
+    :ivar totals: totals of committed writes: flights (messages), rows and outcomes, duplicates, resent, dead_lettered,
         in_doubt, perhaps_twice, topics, runs, p50, p99, longest, first, last; without flights counts are 0 and the
         others None
-    :ivar not_committed: the same of all other attempts
+    :ivar not_committed: totals of all other attempts
     :ivar width: µs of a bin of ``timeline``
     :ivar timeline: one row for each bin, empty ones too: at (its begin), rows and outcomes, resent, p50, p99; of
         messages: sent, answered (of those that were sent)
     :ivar standstills: what, at, until: see :func:`standstills`
-    :ivar distribution: of the latencies of acknowledged flights: low, high (not within), flights
+    :ivar distribution: distribution of the latencies of acknowledged flights: low, high (not within), flights
     :ivar topics: topic, rows and outcomes, duplicates, p50, p99; failures first, at most :data:`MOST_TOPICS`
     :ivar partitions: partition, rows and outcomes, p50, p99; those with most rows
-    :ivar reasons: of failures in all attempts: event, status, code, committed, info (of one of them), rows, topic,
-        flight_id (an example), in_doubt
+    :ivar reasons: reasons of failures in all attempts: event, status, code, committed, info (of one of them), rows,
+        topic, flight_id (an example), in_doubt
     :ivar publishers: run, batch, partition, attempt, first, last (of their events), ended, errors, topics,
         topic_errors; those with errors first, then those without an end, then the newest
-    :ivar errors: of publishers and topics: run, batch, partition, attempt, kind, at, status, info
-    :ivar write: of the newest write: run, batch, query name and options without secrets; None: the log does not say
+    :ivar errors: errors of publishers and topics: run, batch, partition, attempt, kind, at, status, info
+    :ivar write: facts of the newest write: run, batch, query name, options without secrets; None: the log does not say
     """
 
     path: str
@@ -154,7 +154,7 @@ def read_report(
 
     :param storage: delta-rs' storage options
     :param made: the time of the report, which it shows
-    :param run: only the events of this ``run_id``
+    :param run: ``run_id`` of the events; None: all
     :param since: only the events from then on
     :param on_pass: called after each pass over the log, of :data:`PASSES`
     :raises FlightLogError: no flight log there, or a file of it is damaged

@@ -69,7 +69,7 @@ def report(
 ) -> Report:
     """The report of a flight log; ``report(path).save("report.html")`` writes the page.
 
-    :param run: only this ``run_id``
+    :param run: ``run_id`` of the events; None: all
     :param since: only the events of the last ``"1h"``, ``"30m"``, ...
     :param storage: delta-rs' storage options
     :param on_pass: called after each pass over the log

@@ -25,9 +25,9 @@ class TaskCounts:
 
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number
-    :ivar taken: that came from Spark
+    :ivar taken: rows that came from Spark
     :ivar waits_for: what the task waits for; empty = nothing
-    :ivar ended: nothing follows
+    :ivar ended: whether nothing follows
     """
 
     job: str

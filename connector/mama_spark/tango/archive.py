@@ -44,7 +44,7 @@ COLUMNS = [
 def rows(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
     """Records of the devices, and those that cannot be read, before :data:`COLUMNS` are taken of them.
 
-    :param options: of ``mamasub``
+    :param options: options of ``mamasub``
     :param devices: names with ``*``; none = all devices
     """
     read = spark.readStream.format("mamasub").options(**options).option("tango", "true")
@@ -111,7 +111,7 @@ _GROUP = "archive"
 class Reading(NamedTuple):
     """The compared values of one row.
 
-    :ivar time: of the value, nanoseconds since the epoch
+    :ivar time: time of the value, nanoseconds since the epoch
     :ivar quality: None of an error
     :ivar numbers: elements of a number or an array of numbers
     :ivar text: stands for elements that are no numbers, and for those without thresholds

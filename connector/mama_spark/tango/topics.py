@@ -45,7 +45,7 @@ def is_publishable(name: str) -> bool:
 class Topic:
     """A parsed topic; of a heartbeat, ``event`` is None.
 
-    :ivar tango_host: of the database, or host and port of a server without one
+    :ivar tango_host: address of the database, or host and port of a server without one
     :ivar attribute: or pipe; None of interface changes and heartbeats
     """
 
@@ -73,7 +73,7 @@ def event_topic(
 ) -> Topic:
     """The topic that a server publishes to, in lower case.
 
-    :param idl: of client or device, whichever is lower
+    :param idl: version of client or device, whichever is lower
     :raises BadEventTopic: a name is not allowed in topics
     """
     version = IDL if idl >= IDL and event in VERSIONED else None

@@ -30,7 +30,7 @@ def has_changed(old: npt.NDArray[Any], new: npt.NDArray[Any], absolute: Limits |
     """Whether any element has changed.
 
     :param old: as long as ``new``; both of floats, or of integers (of any type, or objects)
-    :param relative: in percent
+    :param relative: change in percent
     """
     if absolute is None and relative is None:
         return not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")

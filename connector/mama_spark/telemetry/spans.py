@@ -44,7 +44,7 @@ class PublishSpan:
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
         """
-        :param error: with which the task ends; ``fatal``: why the write cannot succeed
+        :param error: error with which the task ends; ``fatal``: cause for which the write cannot succeed
         """
         if error is not None:
             self._span.record_exception(error)

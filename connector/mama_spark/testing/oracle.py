@@ -54,7 +54,7 @@ def conserve(
     """Compare; payloads must be distinct for the counts to mean something.
 
     :param stored: sequence, topic, payload of everything the broker holds
-    :param sent: how many rows were handed to the publisher
+    :param sent: number of rows that were handed to the publisher
     :param exactly_once: the broker deduplicates, so that nothing may be there twice
     """
     verdict = Verdict()

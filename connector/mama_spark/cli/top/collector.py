@@ -30,7 +30,7 @@ class Collector:
     :param given: options as of ``mamadiscovery``
     :raises ConfigError: one is wrong
     :raises Unavailable: the middleware cannot be reached
-    :ivar name: of the middleware, for people
+    :ivar name: the middleware's name, for people
     :ivar without_discovery: why there are no sources, publishers and events; empty = there are
     :ivar without_streams: why there are no streams and readers; empty = there are
     """

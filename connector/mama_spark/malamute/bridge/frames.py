@@ -74,7 +74,7 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
     """The rows for each stream, ascending, in the order in which streams appear first.
 
-    :param default: of messages that name none
+    :param default: stream of messages that name none
     """
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []

@@ -41,8 +41,8 @@ RETRY = Backoff(0.05, 0.05)
 class LogQueries:
     """One connection for queries. One thread opens and closes it.
 
-    :cvar features: that the client announces: no subscriptions, so no credit
-    :cvar needs: what the broker must have of them, and what a broker without them is told
+    :cvar features: features that the client announces: no subscriptions, so no credit
+    :cvar needs: the feature that the broker must have, and the error text about a broker without it
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
@@ -129,7 +129,7 @@ class LogQueries:
     def send(self, query: LogQuery, until: float) -> PendingQuery:
         """Send a query without waiting for the answer.
 
-        :param until: its deadline (monotonic seconds)
+        :param until: deadline (monotonic seconds)
         :raises Unavailable: not connected now
         """
         connection = self.connection

@@ -43,7 +43,7 @@ class WritableStream:
 class PooledConnection:
     """One connection and its streams. Use it with ``connection.changed`` held.
 
-    :ivar streams: for which a WRITE was sent on this connection
+    :ivar streams: streams for which a WRITE was sent on this connection
     :ivar current: the stream that messages go to now; None = that depends on an answer
     """
 

@@ -74,7 +74,7 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
     """:param joined: command frames, one behind another, and :data:`_MORE`
-    :param ends: of each
+    :param ends: end of each
     """
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3

@@ -17,7 +17,7 @@ from mama_spark.options import SinkOptions, TransportOptions
 class MalamuteSettings:
     """Settings of one bridge; times in seconds.
 
-    :param stream: that messages without a stream of their own are written to
+    :param stream: stream of messages that name none
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param dedup: messages carry ids, where the stream drops repeats
     :param resend: send again a message that may be stored, although its stream may store it twice (``onUncertain``)

@@ -218,7 +218,7 @@ class Registrations:
     def accepted(self, command: Command, position: int | None) -> None:
         """The broker has answered ``command`` with OK.
 
-        :param position: from the answer to READ: the subscription is for messages with higher sequences
+        :param position: position in the answer to READ: the subscription is for messages with higher sequences
         """
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream

@@ -43,8 +43,8 @@ class Message:
     :ivar address: the stream, the mailbox or the service
     :ivar sender: address of the client that sent it, empty for an anonymous one
     :ivar content: frames
-    :ivar tracker: of a mailbox or service message whose sender waits for a confirmation
-    :ivar sequence: in a stored stream; ``time`` of storage in µs since the epoch
+    :ivar tracker: id of a mailbox or service message whose sender waits for a confirmation
+    :ivar sequence: number in a stored stream; ``time``: of storage, µs since the epoch
     :ivar headers: (name, value); names may repeat
     """
 
@@ -106,14 +106,14 @@ __all__ = ["CallFailed", "MalamuteClient", "Message", "NoStream", "Tracker"]
 class MalamuteClient:
     """A client of a broker. Thread-safe; open it with :meth:`open`, or by ``with``.
 
-    :param url: of the broker, ``mlp://host:port``; several, separated by commas, are tried in turn
-    :param address: of the client's mailbox, and the sender that receivers see; empty = anonymous
+    :param url: URL of the broker, ``mlp://host:port``; several, separated by commas, are tried in turn
+    :param address: address of the client's mailbox, and the sender that receivers see; empty = anonymous
     :param timeout: default timeout of calls, seconds
     :param window: messages that may wait for :meth:`receive`; the broker keeps the others. 0 = the application calls
         :meth:`give_credit`, None = no limit, as the C client
     :param confirm: :meth:`receive` confirms messages whose sender asks for it; else the application calls
         :meth:`confirm`
-    :param options: of :class:`~mama_spark.malamute.client.connection_settings.ConnectionSettings`: ``user``, ...
+    :param options: fields of :class:`~mama_spark.malamute.client.connection_settings.ConnectionSettings`, like ``user``
     """
 
     def __init__(

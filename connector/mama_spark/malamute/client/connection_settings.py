@@ -21,8 +21,8 @@ class ConnectionSettings:
     """The connection of a client; times in seconds.
 
     :param urls: ``mlp://host:port`` (default port 9999); after a lost connection the next one is tried
-    :param address: of the client; the broker keeps a mailbox for it. Empty = anonymous
-    :param user: with ``password``: PLAIN login
+    :param address: address of the client; the broker keeps a mailbox for it. Empty = anonymous
+    :param user: user of a PLAIN login, with ``password``
     :param curve_server_key: the broker's public key (Z85, 40 characters): CURVE. Without a key pair of its own
         (``curve_public_key``, ``curve_secret_key``) the client generates one
     :param features: announced to the broker; None = none, as the C client

@@ -158,8 +158,8 @@ class ClientMachine:
     def send_frames(self, commands: Sequence[Sequence[bytes]], count: int | None = None) -> None:
         """Send encoded STREAM SENDs to the stream of the last WRITE.
 
-        :param count: of messages, where one is a block of several (:mod:`mama_spark.malamute.protocol.message_blocks`),
-            to a broker with this feature
+        :param count: number of messages, where one is a block of several
+            (:mod:`mama_spark.malamute.protocol.message_blocks`), to a broker with this feature
         :raises NoStream: there was no WRITE
         :raises Unavailable: not connected now
         """

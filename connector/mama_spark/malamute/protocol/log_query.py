@@ -101,7 +101,7 @@ class LogQuery:
     """A question.
 
     :ivar number: chosen by the client, repeated in the answer
-    :ivar numbers: by op, in the order of the table above
+    :ivar numbers: numbers by op, in the order of the table above
     :ivar text: NAMES: ``after``; TRIM: the identity; IDS: ``prefix``
     """
 

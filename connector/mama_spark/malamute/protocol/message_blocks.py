@@ -26,7 +26,7 @@ def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[b
     """Encode a block as frames.
 
     :param count: number of messages, from 1 to :data:`MOST`
-    :param lengths: of the command frames, then of the contents, as number-4
+    :param lengths: lengths of the command frames, then of the contents, as number-4
     """
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
 

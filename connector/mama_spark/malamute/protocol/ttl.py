@@ -39,7 +39,7 @@ _MOST_SEQUENCE = 10**19 - 1
 class TtlRequest(NamedTuple):
     """The time to live that the headers of a message ask for.
 
-    :ivar milliseconds: to live, 0 = stop the timer; None = it has no such header
+    :ivar milliseconds: time to live, 0 = stop the timer; None = no such header
     :ivar expected: sequence of the message that must run; None = any, or none
     """
 

@@ -38,7 +38,7 @@ TIMEOUT = 60.0  #: seconds for what a sound engine does at once
 class EngineKind:
     """The engine under test; it stores and numbers messages if ``stored``.
 
-    :ivar settings: of a fresh stream, each time the same place
+    :ivar settings: settings of a fresh stream, each time the same place
     :ivar bad_patterns: patterns that it refuses
     """
 

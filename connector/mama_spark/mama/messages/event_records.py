@@ -46,7 +46,7 @@ class EventRecord:
     """One event.
 
     :ivar at_us: microseconds since 1970 UTC
-    :ivar publisher: which publisher, e.g. source and partition
+    :ivar publisher: name of the publisher, e.g. source and partition
     """
 
     kind: str

@@ -50,9 +50,9 @@ class Run:
     of variable size.
 
     :ivar heads: type, fid, name and NUL of each field
-    :ivar ends: where the value of each field of fixed size ends (of the last one of variable size: its head)
-    :ivar size: of all of them, in bytes; the last one's value not included where its size is variable
-    :ivar mask: of the bytes of the heads, as a number: comparing one number is faster than comparing the heads
+    :ivar ends: end of the value of each field of fixed size (of the last one of variable size: its head)
+    :ivar size: bytes of all of them; the last one's value not included where its size is variable
+    :ivar mask: mask of the bytes of the heads, as a number: comparing one number is faster than comparing the heads
     :ivar pattern: value of these bytes
     :ivar unpack: (data, position) -> value of each field; a TIME or PRICE is its bytes
     :ivar conversions: places of values that are not numbers yet
@@ -144,8 +144,8 @@ class RunTable:
     def shorten(self, run: Run, fields: int, at: int) -> Run:
         """The first fields of a run, which replace it.
 
-        :param fields: how many of them
-        :param at: where it begins in the message
+        :param fields: number of fields
+        :param at: offset of the run in the message
         :raises BadMessage: none: the message ends inside the first
         """
         if not fields:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 def serve(port: int, store: str | Path | None, *, stop: threading.Event, say: Callable[[str], None]) -> None:
     """Serve until ``stop`` is set.
 
-    :param port: of the clients; 0 = a free one
+    :param port: port of the clients; 0 = a free one
     :param store: folder of the streams, kept; None = a temporary one
     :raises MamaError: it cannot serve, or ended by itself
     """

@@ -38,7 +38,7 @@ class ConsumerEvent:
 class AdvisoryReader:
     """A consumer as the audit of its creation describes it.
 
-    :ivar topics: its filters; empty = everything in the stream
+    :ivar topics: filters; empty = everything in the stream
     :ivar internal: created by the server, or by this package to show the progress of a query: nobody reads through it
     :ivar made: creation of the consumer, microseconds since the epoch; 0 if the time cannot be read
     """

@@ -36,7 +36,7 @@ class StoredImage:
     :ivar mark: sequence and time of a mark in the stream of events, after which reading continues
     :ivar advisories: sequence of the stream of advisories, after which reading continues
     :ivar first: sequence of its first message; ``last``: of its last
-    :ivar at: when it was taken, microseconds since the epoch
+    :ivar at: time at which it was taken, microseconds since the epoch
     """
 
     token: str

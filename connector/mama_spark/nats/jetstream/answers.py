@@ -77,7 +77,7 @@ class AnsweredError:
 class TraceEvent:
     """A step of what a server would do with a message (NATS ADR-41).
 
-    :ivar kind: of the connection that it comes from, or goes to: 0 = a client's; -1: there is none
+    :ivar kind: kind of the connection that it comes from, or goes to: 0 = a client's; -1: there is none
     :ivar type: ``in``: it came, ``sm`` and ``si``: its subject changes, ``eg``: it goes on, and others
     :ivar failed: the message goes no further
     """
@@ -105,8 +105,8 @@ class StreamInfo:
     :ivar created: text of the server, which tells it from another stream of the same name
     :ivar deleted: number of deleted sequences from ``first`` to ``last``, the sequences of the first message and of the
         last one ever stored; ``deleted_sequences``: these, if requested
-    :ivar leader: of its replicas, as the one that answered knows; ``led``: it is the leader itself
-    :ivar sourced: by name of the stream: the sequence up to which it was sourced
+    :ivar leader: leader of its replicas, as the one that answered knows; ``led``: it is the leader itself
+    :ivar sourced: sequence up to which each stream was sourced, by its name
     :ivar leads_since: its leader, and ``now``: the time of the server when it answered, RFC 3339
     """
 

@@ -227,7 +227,7 @@ class JetStream:
         for up to 20 s, forgets ids of it after the duplicate window, and stores all of it when it has a majority again
         (nats-server 2.15.1). A new leader says where the stream ends before it has applied what the others have.
 
-        :param topic: that the stream takes
+        :param topic: topic that the stream takes
         :param ask: returns the state of the stream from its leader
         :param timeout: seconds; None = those of all calls
         """

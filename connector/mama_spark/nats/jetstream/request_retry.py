@@ -37,7 +37,7 @@ def retry(
     :param what: description for the error, as in "direct get from ..."
     :param attempt: called with the seconds that are left
     :param timeout: seconds, after which no attempt begins
-    :param wait: lets so many seconds pass
+    :param wait: a sleep of so many seconds
     :param usable: returns False when no attempt can succeed any more
     :raises Unavailable: the last error, when the time is over
     """

@@ -165,7 +165,7 @@ def create(api: JetStream, name: str, subjects: list[str], settings: NatsSetting
     """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
     deleted stream of this name.
 
-    :param more: of its configuration, in the words of the API
+    :param more: more of its configuration, in the words of the API
     :raises ConfigError: the server rejects it
     """
     return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]

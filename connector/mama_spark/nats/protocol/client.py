@@ -80,11 +80,11 @@ _NOT_OFFERED: Final = (
 class ClientProtocol:
     """See the module.
 
-    :param name: of the connection, in the monitoring of the server
+    :param name: name of the connection, in the monitoring of the server
     :param tls: TLS is wanted with every server; without it, with those that require it
     :param tls_first: the handshake comes before the server's INFO
     :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk
-    :ivar info: of the present or last server
+    :ivar info: INFO of the present or last server
     :ivar informed: the server has greeted
     :ivar doubts: a PING of :meth:`tick` is out, and nothing has come since
     :ivar deliveries: subscription id -> receiver of its messages in bulk

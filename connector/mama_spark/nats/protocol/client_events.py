@@ -57,9 +57,9 @@ TOO_MANY = "maximum subscriptions exceeded"
 class ServerInfo:
     """Contents of a server's INFO.
 
-    :ivar id: of this process of the server
+    :ivar id: id of this process of the server
     :ivar address: host and port that it listens on
-    :ivar nonce: to be signed in a login with a key
+    :ivar nonce: nonce to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar clustered: it has others beside it, of which one address may stand for all
     """

@@ -17,8 +17,8 @@ _ABOUT = ("Nats-Stream", "Nats-Num-Pending", "Nats-Last-Sequence")
 class StoredMessage:
     """One message of a stream.
 
-    :ivar time: when the server stored it (RFC 3339 text)
-    :ivar block: its header block, as it was stored; only from the leader of the stream
+    :ivar time: time of storage at the server (RFC 3339 text)
+    :ivar block: header block, as it was stored; only from the leader of the stream
     """
 
     sequence: int
@@ -65,7 +65,7 @@ def headers_of(block: bytes) -> dict[str, str]:
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
     """The stored message of a frame; None if its headers have no sequence.
 
-    :param headers: of the message and of the direct get; the latter are removed
+    :param headers: headers of the message and of the direct get; the latter are removed
     """
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:

@@ -44,7 +44,7 @@ def stream_of(bucket: str) -> str:
 def write_prefix(config: Mapping[str, Any]) -> str:
     """The part before the key in the subject of a message to this bucket, or to the origin of a mirror.
 
-    :param config: of the stream
+    :param config: configuration of the stream
     """
     mirror = config.get("mirror") or {}
     head = (mirror.get("external") or {}).get("api", "")

@@ -31,8 +31,8 @@ class Frame:
     """One frame of the server.
 
     :ivar op: ``INFO``, ``MSG``, ``HMSG``, ``PING``, ``PONG``, ``+OK``, ``-ERR``
-    :ivar text: of ``-ERR``
-    :ivar status: of the header block's first line, 0 if it has none
+    :ivar text: text of ``-ERR``
+    :ivar status: status of the header block's first line, 0 if it has none
     :ivar end: offset in the buffer after this frame
     """
 

@@ -170,7 +170,7 @@ class DeliveryParser:
 class DeliveryNumbers(NamedTuple):
     """The numbers of a buffer of deliveries.
 
-    :ivar sequences: in the stream; ``times``: nanoseconds since the epoch
+    :ivar sequences: sequences in the stream; ``times``: nanoseconds since the epoch
     :ivar first: the consumer's sequence of the first; the others follow without a gap
     :ivar pending: records that followed the last one when it was sent
     """

@@ -32,8 +32,8 @@ BETWEEN_ROUNDS = Backoff(0.1, 0.5, jitter=0.5)
 class Server:
     """The address of a server.
 
-    :ivar tls_name: that its certificate must name
-    :ivar login: of its URL: user and password (None: the first is a token), percent-decoded
+    :ivar tls_name: host that its certificate must name
+    :ivar login: login of its URL: user and password (None: the first is a token), percent-decoded
     :ivar learned: a cluster announced it
     """
 
@@ -91,7 +91,7 @@ class SilentServers:
 class ServerPool:
     """The servers of one cluster.
 
-    :param urls: of the options
+    :param urls: URLs of the options
     :param chance: source of the order and of the random part of delays
     :param silent: knowledge of the connections about silent servers
     :param only: the one server to connect to, instead of all

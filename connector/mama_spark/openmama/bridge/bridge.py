@@ -36,12 +36,12 @@ from .requests import PeerRequests
 class OpenMamaSettings:
     """Times in seconds.
 
-    :param peer: how the network is reached
+    :param peer: connection with the network
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param wait_for_subscribers: from the first message on; until then, messages without readers wait
     :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
     :param numbers: the messages of each topic are numbered
-    :param full_timeout: after which a reader that takes nothing is given up, and messages for it are refused
+    :param full_timeout: seconds after which a reader that takes nothing is given up, and messages for it are refused
     """
 
     peer: PeerSettings

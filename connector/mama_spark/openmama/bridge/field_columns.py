@@ -80,8 +80,8 @@ _TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
 class FieldForm:
     """One field of each message.
 
-    :ivar type: as on the wire
-    :ivar decimals: of a price; None: not stated
+    :ivar type: type as on the wire
+    :ivar decimals: decimals of a price; None: not stated
     """
 
     name: str

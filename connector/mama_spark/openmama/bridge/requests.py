@@ -19,8 +19,8 @@ AGAIN = 1.0  #: seconds after which a request without a reply is sent again
 
 @dataclass(slots=True)
 class _Request:
-    """:ivar until: after that, nobody is waited for any more, nor is it sent again
-    :ivar number: of the peer's inbox; None: it was not sent yet
+    """:ivar until: end of waiting for subscribers and of resends
+    :ivar number: number of the peer's inbox; None: it was not sent yet
     """
 
     until: float

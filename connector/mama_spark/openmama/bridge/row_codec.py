@@ -34,8 +34,8 @@ _STAMPS = ("MdMsgType", "MdMsgStatus")
 class FieldCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`.
 
-    :param topic: of all messages; None: columns say it
-    :param prefix: of all topics
+    :param topic: topic of all messages; None: columns have it
+    :param prefix: prefix of all topics
     """
 
     columns: ClassVar[Mapping[str, str]] = COLUMNS

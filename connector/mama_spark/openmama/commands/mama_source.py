@@ -175,7 +175,7 @@ def _status(path: Path | None, key: str, word: Any) -> MsgStatus:
 def reporters(args: argparse.Namespace, sender: int) -> SourceEventReporters:
     """Reporters that store the events of the source, not started.
 
-    :param args: with ``url``, the servers of the log
+    :param args: arguments with ``url``, the servers of the log
     :raises ConfigError: the options say nothing sound
     """
     run_id, made = uuid.uuid4().hex, []

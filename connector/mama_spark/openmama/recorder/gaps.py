@@ -83,7 +83,7 @@ class GapTracker:
 class _Numbered(NamedTuple):
     """A run of numbers: a topic, a sender, and the cause of a gap.
 
-    :ivar topic: in the log
+    :ivar topic: topic in the log
     """
 
     topic: str

@@ -74,7 +74,7 @@ class MarketDataRequests:
     def due(self, now: float, is_there: Callable[[str], bool]) -> tuple[list[MarketDataAsk], list[MarketDataAsk]]:
         """Requests to send now; and symbols whose last attempt was not answered.
 
-        :param is_there: whether somebody receives requests to a topic
+        :param is_there: tells whether somebody receives requests to a topic
         """
         send: list[MarketDataAsk] = []
         failed: list[MarketDataAsk] = []

@@ -58,8 +58,8 @@ _MESSAGES = {
 class MamaRecorderCounts(RecorderCounts):
     """Of a recorder of OpenMAMA messages.
 
-    :ivar symbols: that were asked for
-    :ivar images: of them came
+    :ivar symbols: number of symbols that were asked for
+    :ivar images: number of those whose image came
     :ivar unreadable: received messages that are no frame of the framing
     """
 

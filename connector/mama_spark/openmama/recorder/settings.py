@@ -35,7 +35,7 @@ def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
 class OpenMamaRecorderSettings:
     """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
 
-    :ivar peer: how it is connected with its network
+    :ivar peer: connection with its network
     """
 
     middleware: ClassVar[str] = "openmama"

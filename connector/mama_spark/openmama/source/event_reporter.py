@@ -52,7 +52,7 @@ class SourceEvents:
     """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
     kept: whoever sends requests decides how many events there are.
 
-    :param sender: of the source
+    :param sender: sender of the source
     """
 
     def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
@@ -111,7 +111,7 @@ _END_RETRIES = Backoff(0.2, 2.0)
 class EventStore(Protocol):
     """The store of events; called by one thread at a time.
 
-    :ivar name: for messages
+    :ivar name: name for messages
     """
 
     name: str
@@ -135,7 +135,7 @@ class EventStore(Protocol):
 class FlightLogStore:
     """Rows of a flight log; a batch is a commit.
 
-    :param run_id: of this run of the source: ``run_id`` of its rows
+    :param run_id: ``run_id`` of the rows of this run of the source
     """
 
     def __init__(self, uri: str, storage: dict[str, str], run_id: str) -> None:
@@ -166,7 +166,7 @@ class DiscoveryStore:
     """The source, announced while it runs, and its events.
 
     :param make: returns a bridge that is not open
-    :param record: of the source
+    :param record: record of the source
     :param run_id: makes the ids of its events
     :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """

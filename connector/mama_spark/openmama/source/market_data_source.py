@@ -153,7 +153,7 @@ StoredTopic = tuple[str, int, bytes]  #: symbol, number and image of a :class:`P
 class PublishedTopic:
     """One symbol.
 
-    :ivar number: of its last update; 0: there was none
+    :ivar number: number of its last update; 0: there was none
     :ivar image: the newest value of each field, by name and number
     """
 
@@ -194,7 +194,7 @@ class MarketDataSource:
     """One source.
 
     :param sender: identifies this publisher: the same after a restart
-    :ivar dictionary: of the rules, by name
+    :ivar dictionary: dictionary of the rules, by name
     :ivar changed: symbols whose number or image changed since :meth:`take_changed`
     """
 
@@ -247,7 +247,7 @@ class MarketDataSource:
         return Stamp(kind, MsgStatus.OK, topic.number, self.sender, topic.symbol)
 
     def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
-        """:param part: which image of how many, where one request has several"""
+        """:param part: number of the image, and of all of them, where one request has several"""
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):

@@ -64,9 +64,9 @@ class _Published(NamedTuple):
 class MarketDataServer:
     """Serves one log until ``stop`` says so.
 
-    :param prefix: of the topics of the log; what follows it and a dot is the symbol
+    :param prefix: prefix of the topics of the log; what follows it and a dot is the symbol
     :param on_event: gets each callback of the publisher
-    :ivar counts: of records, bad ones, others' topics, messages and answers
+    :ivar counts: numbers of records, bad ones, others' topics, messages and answers
     """
 
     def __init__(

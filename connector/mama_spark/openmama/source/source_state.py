@@ -23,9 +23,9 @@ CREATE TABLE IF NOT EXISTS topics (symbol TEXT PRIMARY KEY, number INTEGER, imag
 class SourceState:
     """Made open; one thread uses it at a time.
 
-    :param name: of the source; a file belongs to one
+    :param name: name of the source; a file belongs to one
     :ivar sender: the same for as long as the file exists
-    :ivar at: up to where subscribers are known to have taken the log; an empty identity: nothing was served yet
+    :ivar at: position up to which subscribers have surely taken the log; an empty identity: nothing was served yet
     :ivar wanted: subscriptions to its topics, one for each subscriber
     :raises ConfigError: the file is something else, or of another source, or another process has it
     """

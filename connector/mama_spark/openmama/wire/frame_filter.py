@@ -25,7 +25,7 @@ class FrameColumns:
 
     :ivar raws: their bytes as they came
     :ivar topics: distinct ones; ``codes``: which of them each frame has, shape (n,)
-    :ivar payload_at: where the payload begins in each, shape (n,)
+    :ivar payload_at: offset of the payload in each, shape (n,)
     :ivar inboxes: frame -> number of the request that it replies to
     """
 
@@ -65,8 +65,8 @@ MAX_HEADS = 100_000
 class ReceivedFrame(NamedTuple):
     """A message that this peer subscribed to, or a reply.
 
-    :ivar raw: its bytes as they came
-    :ivar payload_at: where the payload begins in them
+    :ivar raw: bytes as they came
+    :ivar payload_at: offset of the payload in them
     :ivar inbox: number of the request that it replies to
     """
 
@@ -87,9 +87,9 @@ class PeerCounters:
     """Received messages since the peer was made.
 
     :ivar malformed: no frame of the framing; ``multipart``: of several ZeroMQ frames
-    :ivar neighbours: of topics that only begin like one that was subscribed to
+    :ivar neighbours: messages of topics that only begin like one that was subscribed to
     :ivar unknown_inbox: replies to requests that are not known or finished
-    :ivar foreign_payload: of another payload library than OMNM; they are delivered
+    :ivar foreign_payload: messages of another payload library than OMNM; they are delivered
     """
 
     sent: int = 0
@@ -104,7 +104,7 @@ class PeerCounters:
 class FrameFilter:
     """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes.
 
-    :param counters: of the peer
+    :param counters: counters of the peer
     """
 
     def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:

@@ -64,7 +64,7 @@ def payload_fault(payload: bytes) -> str | None:
 class Framing:
     """Topic, NUL, reserved bytes, type, address and NUL where there is one, payload.
 
-    :ivar name: as in URLs
+    :ivar name: name as in URLs
     :ivar types: number of each type
     :ivar addressed: types with an address
     :ivar reserved: bytes that are written as 0, and ignored when they are read
@@ -130,7 +130,7 @@ class Framing:
         """Topic that replies to one request go to.
 
         :param transport: uuid of the requesting transport
-        :param number: of the request; counts from 1
+        :param number: number of the request; counts from 1
         """
         if self.shared_inbox:
             return f"{INBOX_PREFIX}.{transport}.{number:016x}"

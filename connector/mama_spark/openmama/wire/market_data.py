@@ -97,7 +97,7 @@ def request_message(request: MarketDataRequest) -> MamaMsg:
 class Stamp:
     """Statements of a publisher in each message.
 
-    :ivar number: of the topic's messages; None = without numbers, and then without sender
+    :ivar number: number of the topic's messages; None = without numbers, and then without sender
     :ivar symbol: None = not stated
     """
 

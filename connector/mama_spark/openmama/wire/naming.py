@@ -33,8 +33,8 @@ class NamingFrame:
     """Identity and endpoint of a peer process; has no source names.
 
     :ivar type: :data:`WELCOME` (from the name server), :data:`CONNECT`, :data:`BEACON` or :data:`DISCONNECT`
-    :ivar uuid: of the transport; empty in a welcome
-    :ivar endpoint: of the peer's publishing socket; in a welcome, of the name server's subscribing socket
+    :ivar uuid: UUID of the transport; empty in a welcome
+    :ivar endpoint: endpoint of the peer's publishing socket; in a welcome, of the name server's subscribing socket
     """
 
     type: str

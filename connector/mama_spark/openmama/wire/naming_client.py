@@ -36,7 +36,7 @@ class NamedPeer:
     """Another peer.
 
     :ivar frame: its last announcement
-    :ivar heard: when, monotonic seconds
+    :ivar heard: time of that, monotonic seconds
     """
 
     frame: NamingFrame
@@ -76,8 +76,8 @@ class NamingClient:
     """State of one peer.
 
     :param me: the announcement; its type is ignored
-    :param servers: how many name servers it is connected with
-    :ivar joined: its own announcement came back
+    :param servers: number of connected name servers
+    :ivar joined: whether its own announcement came back
     """
 
     def __init__(self, me: NamingFrame, servers: int = 1) -> None:

@@ -65,7 +65,7 @@ class OpenMamaPeer:
 
     :ivar readers: subscribers of this peer
     :ivar naming: None in direct mode
-    :ivar endpoint: where others connect to the sending socket, where that is known
+    :ivar endpoint: address of the sending socket for others, if known
     """
 
     def __init__(self, settings: PeerSettings) -> None:
@@ -208,7 +208,7 @@ class OpenMamaPeer:
         A request before its receiver's subscription arrived (:meth:`wanted`), or a reply before our subscription to the
         inbox arrived, is lost without trace: ask again.
 
-        :param number: of the inbox of an earlier request, which gets the replies to this one, too
+        :param number: number of the inbox of an earlier request, which gets the replies to this one, too
         :raises ConfigError: this peer receives nothing, or the receivers of its network end with a fault at a request
         :raises PublishError: nothing can be sent to this topic
         :raises Unavailable: a reader's queue is full
@@ -247,7 +247,7 @@ class OpenMamaPeer:
     def reply(self, request: BridgeFrame, payload: bytes, topic: str | None = None) -> None:
         """Answer a request; the reply waits until its inbox is subscribed to.
 
-        :param topic: that the answer is about, which framing ``zmq`` states; None: of the request
+        :param topic: topic that the answer is about, which framing ``zmq`` states; None: of the request
         """
         framing = self.settings.framing
         subject = "" if framing.empty_address else topic or request.topic

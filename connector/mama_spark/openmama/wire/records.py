@@ -84,7 +84,7 @@ class MamaGapCause(IntEnum):
 class MamaRecord:
     """One record to write.
 
-    :ivar topic: in the log
+    :ivar topic: topic in the log
     :ivar body: the frame, or nothing
     """
 
@@ -110,7 +110,7 @@ class FrameRecords:
     """Records of ``n`` frames, whose heads are filled in once the frames are decoded: they are copied once.
 
     :ivar data: the records, with padding behind them
-    :ivar bounds: where each begins, and where the last one ends, shape (n + 1,)
+    :ivar bounds: offsets of the beginnings, and of the end of the last one, shape (n + 1,)
     """
 
     def __init__(self, frames: Sequence[bytes]) -> None:
@@ -125,7 +125,7 @@ class FrameRecords:
 
         :param kinds: :class:`MamaRecordKind` of each, shape (n,)
         :param received: nanoseconds since the epoch, shape (n,)
-        :param payload_at: where the payload begins in each frame, shape (n,)
+        :param payload_at: offset of the payload in each frame, shape (n,)
         """
         n = len(self.bounds) - 1
         heads = np.zeros(n, _HEAD)
@@ -144,9 +144,9 @@ class MamaRecords:
 
     :ivar is_record: else any message, which may be OMNM itself
     :ivar heads: the fields of the heads, of zeros where ``is_record`` is False
-    :ivar begins: where the OMNM payload begins in ``data``
-    :ivar ends: where it ends; the same as ``begins`` where there is none
-    :ivar bodies: where the bytes behind the head begin
+    :ivar begins: offset of the OMNM payload in ``data``
+    :ivar ends: offset of its end; ``begins`` where there is none
+    :ivar bodies: offset of the bytes behind the head
     :ivar bad: message -> why it is no record although it begins like one
     """
 

@@ -53,7 +53,7 @@ class PeerSettings:
     :ivar receive: has a receiving socket at all
     :ivar high_water_mark: messages that wait for one reader before the socket takes no more
     :ivar linger: longest wait at the end until everything is written
-    :ivar join_timeout: for a name server's answer
+    :ivar join_timeout: seconds to wait for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
     :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
         None: it holds them for as long as it likes
@@ -192,7 +192,7 @@ def property_urls(
 ) -> list[str]:
     """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 
-    :param properties: of the file, by key
+    :param properties: properties of the file, by key
     :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
     :raises ConfigError: an endpoint is no ``tcp://host:port``

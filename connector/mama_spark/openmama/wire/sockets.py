@@ -128,7 +128,7 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 class NamingSockets:
     """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
 
-    :ivar incoming: to be polled
+    :ivar incoming: socket to be polled
     :raises zmq.ZMQError: no more sockets or files
     """
 

@@ -60,7 +60,7 @@ class ValueFrames:
     def ends(self, value_bytes: Int64s, buffer: int) -> tuple[Views, pa.Buffer]:
         """Views of what stands behind the values of each pack: padding, and the end.
 
-        :param value_bytes: of the values of each pack
+        :param value_bytes: bytes of the values of each pack
         :param buffer: number that the buffer returned will have
         """
         table = np.zeros((_ALIGN, 4), np.int32)

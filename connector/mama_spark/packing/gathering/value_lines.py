@@ -65,7 +65,7 @@ def _joined_lines(payloads: PayloadPlaces, counts: Int64s, starts: Int64s, sizes
     """The bytes of all lines, copied once.
 
     :param counts: lines of each payload
-    :param starts: of each line in its payload
+    :param starts: offset of each line in its payload
     :param short: lines whose views contain them
     """
     views = np.zeros((len(sizes), 4), np.int32)

@@ -25,8 +25,8 @@ INLINE = 12  #: bytes of the longest value that a view contains
 class ValueViews:
     """Views of values of one or more arrays.
 
-    :ivar views: of the values, which are all longer than :data:`INLINE`
-    :ivar buffers: that they point into; behind each value lies at least one more byte
+    :ivar views: views of the values, which are all longer than :data:`INLINE`
+    :ivar buffers: buffers that they point into; behind each value lies at least one more byte
     """
 
     views: Views

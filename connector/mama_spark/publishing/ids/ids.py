@@ -67,7 +67,7 @@ class IdMaker:
     """Ids of the rows of one partition, in any number of batches.
 
     :param prefix: names the query or run; ConfigError: it has control characters
-    :param batch: of the stream, 0 in batch writes without one
+    :param batch: batch of the stream, 0 in batch writes without one
     :param memory: bound in bytes of all that is remembered
     """
 
@@ -91,7 +91,7 @@ class IdMaker:
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
 
-        :param digests: of :func:`digest`; None = to be computed
+        :param digests: digests of :func:`digest`; None = to be computed
         :param renumber: makes the numbers ``n`` from how many equal rows came before each
         """
         if not len(batch):
@@ -162,7 +162,7 @@ class IdMaker:
 class ParsedIds(NamedTuple):
     """Ids of one batch, taken apart.
 
-    :ivar rows: which of the ids have this form, ascending; the others are of other messages (dead letters)
+    :ivar rows: rows whose ids have this form, ascending; the others are of other messages (dead letters)
     :ivar digests: ``h``, shape (rows, 16)
     """
 

@@ -17,11 +17,11 @@ _GROWTH = 4
 class KeyTable:
     """Is made with the first key, and grows with its keys.
 
-    :param columns: of a key, 8 bytes each, and 8 more for its number
-    :param slots: at most, a power of two; ``first``: to begin with
+    :param columns: columns of a key, 8 bytes each, and 8 more for its number
+    :param slots: largest number of slots, a power of two; ``first``: the first one
     :param load: the part of the slots that keys may take. Then it takes no new key, for good: one that was turned away
         must not be taken in later
-    :ivar numbers: by slot; 0 = the slot is free
+    :ivar numbers: numbers by slot; 0 = the slot is free
     """
 
     def __init__(self, columns: int, slots: int, load: float, first: int) -> None:
@@ -38,7 +38,7 @@ class KeyTable:
     def find(self, keys: Keys, numbers: Int64s) -> Int64s:
         """The slots of keys, until the next call; -1 for those that are new when the table is full.
 
-        :param numbers: of each key if it is new, above 0; of equal keys the last one counts
+        :param numbers: number of each key if it is new, above 0; of equal keys the last one counts
         """
         self._grow(self._count + len(numbers))
         return self._place(keys, numbers)

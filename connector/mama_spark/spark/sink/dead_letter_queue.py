@@ -116,7 +116,7 @@ def single_rows_of(
 
     The id is that of the row, or else that of the flight with the position in the pack.
 
-    :param at: when each flight failed
+    :param at: time at which each flight failed
     """
     if context.packed is None:
         return batch, flight_id, errors, at

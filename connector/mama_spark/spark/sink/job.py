@@ -61,7 +61,7 @@ class SinkJob:
 
     :ivar log_fields: columns of the DataFrame that go to the flight log
     :ivar dead_letter_fields: the same for dead letters, which are single rows where ``log_fields`` are those of packs
-    :ivar log_marker, dead_letter_marker: that the driver has put into the folders of the tables
+    :ivar log_marker, dead_letter_marker: markers that the driver has put into the folders of the tables
     """
 
     options: SinkOptions
@@ -103,7 +103,7 @@ class TaskInfo:
     """One attempt at one partition: what Spark's task context says.
 
     :ivar query_id, batch_id, stream_run: None in a batch write
-    :ivar progress: where the driver shows the progress; None = it does not
+    :ivar progress: address at which the driver shows the progress; None = it does not
     :ivar attempt_id: Spark's number of this attempt in the whole application. ``attempt`` begins at 0 again when Spark
         repeats a stage, because an executor was lost with the shuffle files that it reads
     """
@@ -270,7 +270,7 @@ def _kind(reason: str) -> str:
 class PartitionReport(WriterCommitMessage):
     """The commit message of a task: counts and file names, a few kilobytes at most.
 
-    :ivar parts: of the flight log; ``dead_letter_parts``: of the dead-letter table
+    :ivar parts: parts of the flight log; ``dead_letter_parts``: of the dead-letter table
     :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
     :ivar source: the source that the task announced
     :ivar stores: an acknowledged message is stored; ``knows_ids``: the broker stores two messages of one id once

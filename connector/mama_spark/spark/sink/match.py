@@ -26,8 +26,8 @@ from .stages import SinkBatch, Stage
 class MatchStored(Stage):
     """For the rows of one attempt. Each stored row settles one row, under the id that it is stored with.
 
-    :param prefix: that the ids of the batch begin with, up to the partition
-    :param codec: of packs; None = rows are not packed
+    :param prefix: prefix of the ids of the batch, up to the partition
+    :param codec: codec of packs; None = rows are not packed
     """
 
     def __init__(self, session: BatchSession, prefix: str, codec: Codec | None) -> None:

@@ -316,7 +316,7 @@ def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
 def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
     """The codec of a write.
 
-    :param schema: of the rows that Spark gives
+    :param schema: schema of the rows that Spark gives
     """
     kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
     names = ["value"]

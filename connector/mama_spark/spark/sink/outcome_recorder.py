@@ -93,7 +93,7 @@ class OutcomeRecorder:
 
         :param packs: takes back packs that are too large; None = rows are not packed
         :param with_ids: messages carry ids, and the broker recognises them
-        :param content_ids: for dead letters of rows with ids from a column; None = there is no such column
+        :param content_ids: maker of ids for dead letters of rows with ids from a column; None = there is no such column
         """
         self._packs = packs
         self._capabilities, self._streams = publisher.bridge.capabilities, publisher.window.streams

@@ -56,7 +56,7 @@ def flight_columns(
 ) -> FlightColumns:
     """Terminal events of flights that all have their outcome.
 
-    :param payload: of which messages to keep payload and headers: ``none``, ``failed`` or ``all``
+    :param payload: messages whose payload and headers are kept: ``none``, ``failed`` or ``all``
     :param doubled: flights that were sent with the id of a row before them; None = none
     """
     sent = ~np.isnan(flights.published)

@@ -37,18 +37,18 @@ Rejected = list[tuple[int, PublishError]]
 class SinkBatch:
     """Rows of the partition on their way. An element of a column is a flight: a row or, behind the packs, a pack.
 
-    :ivar messages: with placeholders for what is rejected, and without ids that are still to be made
+    :ivar messages: messages with placeholders for what is rejected, and without ids that are still to be made
     :ivar rejected: flights that cannot be sent, with the reason
-    :ivar numbers: of each flight's first row in the partition
+    :ivar numbers: number of each flight's first row in the partition
     :ivar extra: the columns for the flight log
     :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
     :ivar typed: of rows that are to be packed: columns that keep their types; the payloads of ``messages`` are empty
     :ivar doubled: flights that are sent although a row before them has their id, or that of a row in them; None = none
     :ivar stored: flights that are stored already, and are not sent; ``known_ids``: of these, null for others
-    :ivar digests: of the content of each row, shape (n, 16); None = not asked yet
+    :ivar digests: digests of the content of each row, shape (n, 16); None = not asked yet
     :ivar unsent_ids: given by the user, where messages are sent without ids; None = none
     :ivar packed: the packs; None = a flight is a row
-    :ivar sends: how often the rows of each pack were sent before, in larger ones; None = never
+    :ivar sends: number of earlier sends of the rows of each pack, in larger ones; None = none
     """
 
     messages: MessageBatch

@@ -43,7 +43,7 @@ class EventConsumer:
     """Executes the subscriptions of one subscriber; see the module. Its parameters are those of
     :class:`~mama_spark.tango.client.subscriber.TangoSubscriber`.
 
-    :ivar delivery: its queues; ``connections``: those of the channels
+    :ivar delivery: queues; ``connections``: those of the channels
     :ivar is_open: :meth:`start` was called and :meth:`close` was not
     """
 

@@ -49,7 +49,7 @@ class LossDetector:
     def check_counter(self, topic: bytes, counter: int) -> SequenceGap | int | None:
         """Compare what a server has sent with what was received.
 
-        :param counter: of the newest event that the server has sent
+        :param counter: counter of the newest event that the server has sent
         :returns: the events that are certain to be lost now; where nothing was received yet, the counter that was sent
             before the first check
         """
@@ -71,7 +71,7 @@ class LossDetector:
     def check_value(self, frames: Sequence[bytes]) -> bool:
         """Whether to deliver a value that was read now.
 
-        :param frames: of the value, as in an event
+        :param frames: frames of the value, as in an event
         """
         topic = frames[0]
         value, newest = _value(frames), self._sequences.newest(topic)

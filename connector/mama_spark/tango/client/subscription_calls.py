@@ -116,7 +116,7 @@ class SubscriptionCalls:
         servers that have none, values as frames with the counter 0. A server that does not answer is left to the
         heartbeats.
 
-        :param subscriptions: with the topic of each
+        :param subscriptions: subscriptions with their topics
         """
         by_server: dict[DeviceName, list[tuple[Subscription, str]]] = defaultdict(list)
         for subscription, topic in subscriptions:

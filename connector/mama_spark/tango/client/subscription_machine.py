@@ -42,7 +42,7 @@ class SubscriptionMachine:
     ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
     :param timeouts: periods; None: those of cppTango
-    :param seed: from 0 to 1, of the jitter of retries; None: random
+    :param seed: number from 0 to 1, of the jitter of retries; None: random
     """
 
     def __init__(self, timeouts: Timeouts | None = None, seed: float | None = None) -> None:

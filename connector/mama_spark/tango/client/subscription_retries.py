@@ -19,7 +19,7 @@ _ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server co
 class SubscriptionRetries:
     """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each.
 
-    :param seed: from 0 to 1, of the jitter; None: random
+    :param seed: number from 0 to 1, of the jitter; None: random
     """
 
     def __init__(self, timeouts: Timeouts, seed: float | None) -> None:

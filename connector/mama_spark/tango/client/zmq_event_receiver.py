@@ -235,8 +235,8 @@ class ChannelConnections:
     """The channel of each heartbeat, and the sizes of the queues. Not thread-safe.
 
     :param hwm: high-water mark; None: of the environment, or what the server sends
-    :ivar hwm: of the newest connection
-    :ivar reconnects: how often a channel was connected again
+    :ivar hwm: high-water mark of the newest connection
+    :ivar reconnects: number of times that a channel was connected again
     """
 
     def __init__(self, hwm: int | None) -> None:

@@ -47,7 +47,7 @@ class Scalars:
 
     :ivar rows: their rows in the batch, ascending
     :ivar written: set values; None if the attributes are not settable
-    :ivar names: of the attributes, Latin-1 (numpy ``S``)
+    :ivar names: names of the attributes, Latin-1 (numpy ``S``)
     """
 
     kind: ValueKind
@@ -63,9 +63,9 @@ class EventColumns:
     events).
 
     :ivar ctr: counters of the events; 0 in bad rows
-    :ivar time: of values and pipes, nanoseconds since the epoch; else 0
-    :ivar quality: of values; else -1
-    :ivar data_type: of values, if the server sent it; else -1
+    :ivar time: time of values and pipes, nanoseconds since the epoch; else 0
+    :ivar quality: quality of values; else -1
+    :ivar data_type: type of values, if the server sent it; else -1
     :ivar others: all that is no single number: spectra, texts, errors, configurations, heartbeats
     """
 

@@ -159,7 +159,7 @@ def value_idl(topic: Topic) -> int:
 class ScalarEncoder:
     """Encodes events of one attribute, with one number each (and one set value).
 
-    :param name: of the attribute, as its device spells it
+    :param name: name of the attribute, as its device spells it
     :raises CdrError: values of this type are no numbers, or the topic carries no values
     """
 

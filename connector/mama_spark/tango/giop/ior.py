@@ -138,7 +138,7 @@ class DeviceName:
 
     :ivar address: address of the database; if ``dbase`` is false, of the device's server
     :ivar device: ``domain/family/member``, in lower case
-    :ivar attribute: in lower case; None for the name of a device
+    :ivar attribute: attribute in lower case; None for the name of a device
     :ivar alternates: other addresses of the same database, tried if the first one cannot be reached
     """
 

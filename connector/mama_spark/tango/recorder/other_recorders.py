@@ -31,7 +31,7 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
     """The entry of a recorder about itself in its state.
 
-    :param started: when it started, nanoseconds since the epoch
+    :param started: time of its start, nanoseconds since the epoch
     """
     return {
         "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
@@ -81,8 +81,8 @@ class OtherRecorders:
     """Watches the records of other recorders in the log of a running one, in a thread.
 
     :param read: calls a function with the log
-    :param topic: of the records about this recorder
-    :param started: when this recorder started, nanoseconds since the epoch
+    :param topic: topic of the records about this recorder
+    :param started: start of this recorder, nanoseconds since the epoch
     :param every: seconds between two looks
     :ivar found: topic -> first and last sequence of the last state of another recorder
     :ivar task: the thread, which fails when another recorder of this name has started

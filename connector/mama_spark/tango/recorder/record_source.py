@@ -204,7 +204,7 @@ class TangoRecordSource:
     """See :class:`~mama_spark.recording.recorder.RecordSource`.
 
     :ivar state: its state
-    :ivar started: when it was made, nanoseconds since the epoch
+    :ivar started: time of its creation, nanoseconds since the epoch
     """
 
     settings_class: ClassVar[type[RecorderSettings]] = TangoRecorderSettings

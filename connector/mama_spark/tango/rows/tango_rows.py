@@ -80,7 +80,7 @@ class CorruptRecord(MamaError):
 class TangoColumns:
     """Makes the column of batches of records, and caches layouts of events. For one thread.
 
-    :param column_type: of the column, what Spark makes of the type; None: it is not wanted
+    :param column_type: type of the column, what Spark makes of the type; None: it is not wanted
     :param fields: none: the column has all that a record holds
     :param strict: raise for a corrupt record, instead of describing it in its row
     """
@@ -95,7 +95,7 @@ class TangoColumns:
     ) -> dict[str, pa.Array]:
         """The column, if it is wanted.
 
-        :param topics: of the records, for those whose frames do not say
+        :param topics: topics of the records, for those whose frames do not say
         :param faults: record -> what is wrong with its headers, without which it can be read
         :raises CorruptRecord: a record is corrupt, with ``strict``
         """

@@ -126,8 +126,8 @@ Channels = dict[EventType, EventChannel]
 class AttributeState:
     """One attribute of one device at run time.
 
-    :ivar reading: its last value
-    :param channels: of an attribute of this name that was here before
+    :ivar reading: last value
+    :param channels: channels of an attribute of this name that was here before
     :ivar channels: event channels of the event types that clients subscribed to
     """
 

@@ -39,7 +39,7 @@ class Criteria:
 
     :ivar abs_change: smallest difference to the last sent value; or a pair: largest negative, smallest positive one
     :ivar rel_change: the same in percent of the last sent value
-    :ivar period: for archive events: milliseconds after which the value is sent in any case
+    :ivar period: milliseconds after which the value is sent in any case, for archive events
     :ivar detect: apply the criteria to pushed events too, not only to :meth:`TangoEventSource.set`
     :raises ConfigError: a threshold or the period is invalid
     """

@@ -44,7 +44,7 @@ class StartPosition:
 
     :ivar at: the last record that was taken
     :ivar last: topic of a record -> sequence of the newest, from which the last values are read after a restart
-    :ivar wanted: who was listening: device, attribute, event, number of connections, identities of clients
+    :ivar wanted: listeners: device, attribute, event, number of connections, identities of clients
     :ivar written: sequence of the last record whose events are known to have left this process; behind that of ``at``
         in the file of a process that was killed
     """
@@ -93,7 +93,7 @@ class StartPosition:
 class ReplayService:
     """Serves one log until ``stop`` is set.
 
-    :param position_file: where the position is saved
+    :param position_file: file of the saved position
     :param say: prints a line of progress
     :ivar unregister: remove the source from its database at the end
     :param warn: prints a warning

@@ -29,7 +29,7 @@ _END = 2**62
 class DiscoverySettings:
     """Settings of one client; times in seconds.
 
-    :param outage_timeout: that an outage may last before a call fails
+    :param outage_timeout: seconds of an outage after which a call fails
     :param name: bridges of one process with the same name, broker and codec share their renewals
     """
 
@@ -43,7 +43,7 @@ class DiscoverySettings:
 class FoundMessages:
     """One page of stored messages.
 
-    :ivar identity: of the stream; another when it was deleted and created again
+    :ivar identity: identity of the stream; another when it was deleted and created again
     :ivar reached: everything up to this sequence was examined
     :ivar last: sequence of the newest message
     """

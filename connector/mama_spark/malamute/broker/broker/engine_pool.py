@@ -107,7 +107,7 @@ TRIM_DELAY = 1.0
 @dataclass(slots=True, eq=False)
 class OpenStream:
     """:ivar backlog: batches that the engine has not begun
-    :ivar start_by: when the engine is given up; None = it has started
+    :ivar start_by: time at which the engine is given up; None = it has started
     :ivar pending: commands that wait for its start
     """
 
@@ -119,7 +119,7 @@ class OpenStream:
 
 class StreamEngines:
     """:param now: a monotonic clock
-    :ivar reports: of all engines; its socket is readable when there is one
+    :ivar reports: reports of all engines; its socket is readable when there is one
     """
 
     def __init__(

@@ -53,9 +53,9 @@ class EngineActor:
     :meth:`run_frames` or :meth:`work` must be passed to :meth:`fail`.
 
     :ivar works: the engine has background work; otherwise it only waits for commands
-    :ivar reports: that the server has not taken
+    :ivar reports: reports that the server has not taken
     :ivar may_end: whether the engine keeps nothing that would be lost at its end, after the last batch
-    :ivar endpoint: of the server's socket for reports, as soon as TRAFFIC has named it
+    :ivar endpoint: endpoint of the server's socket for reports, as soon as TRAFFIC has named it
     """
 
     def __init__(self, name: bytes, cls: type[StreamEngine], settings: Mapping[str, Any] | None) -> None:

@@ -54,11 +54,11 @@ class EngineHandle:
 
     That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
 
-    :param name: of the stream
-    :param threads: that run the engine; None = a thread of its own
+    :param name: name of the stream
+    :param threads: threads that run the engine; None = a thread of its own
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
-    :ivar started: its first turn, in which the engine starts, is over
+    :ivar started: whether the first turn, in which the engine starts, is over
     :ivar ended: it has no more turns, after $TERM or by an error that it has reported
     :ivar due: monotonic time of its next background work; None = after the next command
     :ivar timer: earliest time at which the clock looks at it; None = it does not

@@ -165,7 +165,7 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
     def _deliver_live(self, messages: Iterable[LiveMessage], time: int) -> None:
         """Deliver messages of one time to the live cursors; the other cursors find them in the store.
 
-        :param time: of storage, microseconds since the epoch
+        :param time: time of storage, microseconds since the epoch
         """
         if not self._cursors:
             return

@@ -103,7 +103,7 @@ class SessionCounters:
 
 class Connections:
     """:param drop: ends the session of a client that exceeds a limit
-    :ivar by_identity: by routing id, longest silent first
+    :ivar by_identity: clients by routing id, longest silent first
     :ivar by_address: clients with an address
     :ivar plain: number of those that announced no extensions
     :ivar now: the caller's time of the last input, seconds of a monotonic clock

@@ -109,8 +109,8 @@ class MailboxMessage:
     """An undelivered MAILBOX SEND or SERVICE SEND.
 
     :ivar sender: the client that sent it; it may have left
-    :ivar source: its address, empty for an anonymous client
-    :ivar deadline: in the caller's clock; 0 = none
+    :ivar source: address of the sender, empty for an anonymous client
+    :ivar deadline: deadline on the caller's clock; 0 = none
     """
 
     service: bool

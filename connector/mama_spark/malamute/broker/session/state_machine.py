@@ -226,8 +226,8 @@ class ServerMachine:
         """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE, CANCEL or SYNC.
 
         :param error: why it refused the pattern
-        :param outcomes: its answer to SYNC
-        :param position: its answer to COMPILE
+        :param outcomes: the engine's answer to SYNC
+        :param position: the engine's answer to COMPILE
         """
         awaited = self.streams.answered(stream)
         client, reply = awaited.client, awaited.reply

@@ -58,7 +58,7 @@ class Stream:
     :ivar awaited: commands that the engine has not answered, in order
     :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
     :ivar early_bytes: sent before the engine has started
-    :ivar unused_since: when it was first seen without clients
+    :ivar unused_since: time at which it was first seen without clients
     """
 
     flow_control: bool
@@ -75,7 +75,7 @@ class Streams(dict[bytes, Stream]):
 
     :ivar opening: streams whose engine has not started -> time of the first command
     :ivar full: streams whose backlog is full; set by the caller
-    :ivar commands: for the engines, in order, by stream
+    :ivar commands: commands for the engines, in order, by stream
     """
 
     def __init__(self, clients: Connections, catalog: StreamCatalog) -> None:

@@ -79,7 +79,7 @@ class TraceHeaders:
     """Puts the trace context of one task into its messages.
 
     :param parent: ``traceparent`` of all messages; None: ``batch.traces`` has them
-    :ivar max_payload: of the middleware, known when it is connected
+    :ivar max_payload: largest payload of the middleware, known when it is connected
     """
 
     def __init__(self, parent: str | None = None, state: str | None = None) -> None:

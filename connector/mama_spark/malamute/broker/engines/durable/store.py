@@ -87,8 +87,8 @@ class Retention:
     """Limits of the stored messages; None = no limit. The newest message is always kept.
 
     :ivar age_us: since storage
-    :ivar max_bytes: of sender, subject, content, id and headers; the file is larger, and does not shrink
-    :ivar ids_span_us: for which ids are kept, also those of removed messages
+    :ivar max_bytes: largest sum of sender, subject, content, id and headers; the file is larger, and does not shrink
+    :ivar ids_span_us: time for which ids are kept, also those of removed messages
     """
 
     age_us: int | None = None
@@ -111,7 +111,7 @@ def make_folder(path: Path) -> None:
 class MessageStore(StoreReader):
     """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
 
-    :param stream: its name, which the store contains
+    :param stream: name, which the store contains
     :param synchronous: ``normal`` or ``full``
     :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """
@@ -240,7 +240,7 @@ class MessageStore(StoreReader):
         :param row_bytes: total of the rows, as :class:`Retention` counts
         :param ttls: sequence -> milliseconds to live of messages that become current for their subjects; 0 = the
             message ends the subject's time to live
-        :param sender: of all rows, then omitted in ``values``; None = the rows have their own
+        :param sender: sender of all rows, then omitted in ``values``; None = the rows have their own
         :raises StoreFull: nothing has changed
         """
         last = self.last + rows

@@ -160,8 +160,8 @@ def decode_id(value: bytes) -> bytes:
 def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> JetStreamMessage:
     """Decode a message of the stream.
 
-    :param subject: without the prefix
-    :param headers: as they are stored
+    :param subject: subject without the prefix
+    :param headers: headers as they are stored
     :raises Unreadable: subject or sender are longer than a string or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""
