@@ -108,7 +108,7 @@ def as_binary(payloads: pa.Array) -> pa.Array:
 
 
 def is_wide(kind: pa.DataType) -> bool:
-    """Strings or bytes with offsets of 64 bits."""
+    """Whether the type is strings or bytes with offsets of 64 bits."""
     return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
 
 
@@ -179,7 +179,7 @@ class RowCodec(Protocol):
 
     @property
     def takes_others(self) -> bool:
-        """Columns of other names are part of the message, too; they come under the names that the DataFrame has."""
+        """Whether columns of other names are part of the message, too; they come under the names of the DataFrame."""
 
     def check(self, schema: pa.Schema) -> None:
         """:raises SchemaError: a column has a type that cannot be encoded"""

@@ -100,7 +100,7 @@ class Continuity(Enum):
 
     @property
     def went_back(self) -> bool:
-        """The log was restored from an older copy, for example."""
+        """Whether the log went back: restored from an older copy, for example."""
         return self in (Continuity.SHORTER, Continuity.REWRITTEN)
 
 

@@ -109,7 +109,7 @@ class TopicFilter(NamedTuple):
 
     @property
     def literal(self) -> bool:
-        """There is no wildcard."""
+        """Whether there is no wildcard."""
         return not self.rest and None not in self.parts
 
     def matches(self, parts: Sequence[str]) -> bool:
@@ -132,7 +132,7 @@ def compile_filters(topics: Sequence[str]) -> re.Pattern[str]:
 
 
 def overlap(one: str, other: str) -> bool:
-    """May a topic match both filters?"""
+    """Whether a topic may match both filters."""
     a, b = one.split("."), other.split(".")
     for x, y in zip(a, b, strict=False):
         if ">" in (x, y):
@@ -143,6 +143,6 @@ def overlap(one: str, other: str) -> bool:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Does every topic that matches ``narrow`` match ``wide``?"""
+    """Whether every topic that matches ``narrow`` matches ``wide``."""
     pattern, parts = TopicFilter.parse(wide), narrow.split(".")
     return (pattern.rest or parts[-1] != ">") and pattern.matches(parts)

@@ -137,7 +137,7 @@ def _copy(descriptor: int) -> socket.socket | None:
 
 
 def end_context(context: zmq.Context[Any], sockets: Iterable[zmq.Socket[Any]], linger: float) -> bool:
-    """Close the sockets of a context and end it; whether everything was written.
+    """Close the sockets of a context and end it; return whether everything was written.
 
     :param linger: seconds that waiting messages may take; then they are dropped
     """

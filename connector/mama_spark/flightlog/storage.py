@@ -350,7 +350,7 @@ def delta_fields(schema: pa.Schema) -> list[Field]:
 
 
 def _same_delta_type(a: pa.DataType, b: pa.DataType) -> bool:
-    """Up to nullability. (Arrow has several types for one of Delta.)"""
+    """Whether two types are one, up to nullability. (Arrow has several types for one of Delta.)"""
     return bool(a.equals(b)) or _without_nullability(a) == _without_nullability(b)
 
 

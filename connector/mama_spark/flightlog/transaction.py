@@ -197,7 +197,7 @@ def await_next_attempt(store: TableStore, version: int, error: CommitFailedError
 
 
 def _checkpoint_is_due(table: DeltaTable, version: int) -> bool:
-    """By the rule of delta-rs."""
+    """Whether delta-rs' rule asks for a checkpoint."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", DELTA_CHECKPOINT_INTERVAL))
     return (version + 1) % max(1, interval) == 0
 

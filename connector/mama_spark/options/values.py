@@ -85,7 +85,7 @@ def boolean(value: Any) -> bool:
 
 
 def true_or_false(value: Any) -> bool:
-    """A TOML boolean, which needs no other spellings."""
+    """The TOML boolean, which needs no other spellings."""
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value

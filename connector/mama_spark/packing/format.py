@@ -101,7 +101,7 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 
 def _is_decimal(kind: pa.DataType) -> bool:
-    """A decimal with a scale that Spark supports. Arrow reads outside of a table for others."""
+    """Whether it is a decimal with a scale that Spark supports. Arrow reads outside of a table for others."""
     return bool(pa.types.is_decimal128(kind) and 0 <= kind.scale <= kind.precision)
 
 

@@ -89,12 +89,12 @@ class SendGuard(StoredCheck, Protocol):
 
     @property
     def expired(self) -> bool:
-        """Another publisher may take over at any moment."""
+        """Whether another publisher may take over at any moment."""
         ...
 
     @property
     def unfenced(self) -> bool:
-        """Copies from another publisher may still be stored: each message may be stored twice."""
+        """Whether copies from another publisher may still be stored, so that each message may be stored twice."""
         ...
 
     def may_send(self) -> bool:

@@ -129,5 +129,5 @@ def in_worker() -> bool:
 
 
 def _is_unexpected(error: MamaError) -> bool:
-    """A thread ended by what nobody has foreseen: only the trace tells where."""
+    """Whether a thread ended by what nobody has foreseen: only the trace tells where."""
     return isinstance(error, BackgroundTaskFailed) and not isinstance(error.__cause__, MamaError | OSError)

@@ -32,7 +32,7 @@ class BadEventTopic(MamaError):
 
 
 def is_name(text: str) -> bool:
-    """Tango allows it as an attribute, or as a part of the name of a device."""
+    """Whether Tango allows it as an attribute, or as a part of the name of a device."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -150,7 +150,7 @@ class MulticastRefused(BadEndpoint, ConfigError):
 
 
 def is_multicast(endpoint: str) -> bool:
-    """The endpoint is for (encapsulated) PGM."""
+    """Whether the endpoint is for (encapsulated) PGM."""
     return endpoint.partition("://")[0].lower() in ("epgm", "pgm")
 
 

@@ -110,7 +110,7 @@ class EventType(IntEnum):
 
     @property
     def carries_value(self) -> bool:
-        """Its data is an attribute's value."""
+        """Whether its data is an attribute's value."""
         return self in _VALUE_EVENTS
 
 
@@ -194,7 +194,7 @@ Content = Elements | DevState | None
 
 
 def same_content(one: Content, other: Content) -> bool:
-    """Equal when encoded: a NaN equals itself, and 0 does not equal False."""
+    """Whether both are equal when encoded: a NaN equals itself, and 0 does not equal False."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and one.tobytes() == other.tobytes()
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):

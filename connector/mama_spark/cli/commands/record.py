@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 def record(
     settings: RecorderSettings, options: SinkOptions, stop: Callable[[], bool], say: Callable[[str], None]
 ) -> bool:
-    """Record until ``stop``; whether the log acknowledged everything.
+    """Record until ``stop``; return whether the log acknowledged everything.
 
     :raises MamaError: the log or the network cannot be reached at first
     """

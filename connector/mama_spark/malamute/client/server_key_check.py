@@ -31,7 +31,7 @@ class ServerKeyCheck:
         self._unexplained = 0
 
     def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
-        """A handshake failed without a reason; returns whether the broker has CURVE, and so another key.
+        """Whether the broker has CURVE, and so another key, after a handshake failed without a reason.
 
         :param connecting: no handshake has succeeded yet
         """

@@ -232,7 +232,7 @@ def classify(frame: parser.Frame) -> Reply:
 
 
 def is_nobody(answer: parser.Frame) -> bool:
-    """Nobody subscribes to the subject of the message that this answers."""
+    """Whether nobody subscribes to the subject of the message that this answers."""
     return answer.status == error_codes.NO_RESPONDERS and not answer.payload
 
 

@@ -119,7 +119,7 @@ class FastBatch:
 
     @property
     def rejected(self) -> bool:
-        """A message was rejected: nothing more is stored, and the end must be sent to close the batch."""
+        """Whether a message was rejected: nothing more is stored, and the end must be sent to close the batch."""
         return self._rejection is not None
 
     def add(self, tokens: Int64s) -> int:
@@ -181,7 +181,7 @@ class FastBatch:
         return out
 
     def _impossible(self, reply: Reply) -> bool:
-        """A final answer without the batch id: the server stored one message and does not support fast ingest."""
+        """Whether a final answer has no batch id: the server stored one message and does not support fast ingest."""
         if isinstance(reply, PubAck):
             return reply.batch != self.id or reply.count > self.seq
         return isinstance(reply, FlowAck) and reply.seq > self.seq

@@ -144,7 +144,7 @@ class MarketDataServer:
             self._on_event(PublisherEvent(callback, change.topic.removeprefix(begin)))
 
     def _serve_log(self) -> bool:
-        """Publish the next records, if readers take more; whether there were some."""
+        """Publish the next records, if readers take more; return whether there were some."""
         if self._unsent:
             return True
         batch = self._log.take()

@@ -195,7 +195,7 @@ class OpenMamaPeer:
         return n
 
     def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish a message; as :meth:`send`.
+        """Publish a message by :meth:`send`.
 
         :raises PublishError: nothing can be sent to this topic
         """

@@ -120,7 +120,7 @@ class PublishQueue:
 
 
 def on_event_loop() -> bool:
-    """Does this thread run an event loop? Then it must not wait."""
+    """Whether this thread runs an event loop: then it must not wait."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

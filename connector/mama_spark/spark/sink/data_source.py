@@ -197,8 +197,8 @@ class _Committer:
             logger.warning("mamapub: %s: %s", said, e, exc_info=trace)
 
     def _add_to_tables(self, reports: Sequence[PartitionReport], app: tuple[str, int] | None, committed: bool) -> bool:
-        """First the dead letters, then the flight log: who reads of a dead letter in the log finds it. True: a commit
-        before has recorded ``app``, so that nothing was added as committed."""
+        """Add dead letters, then flights: who reads of a dead letter in the log finds it. True: a commit before has
+        recorded ``app``, so that nothing was added as committed."""
         job, o, write_id, recorded = self.job, self.job.options, self._write_id(reports), False
         if write_id is None or (o.dead_letter_table is None and o.flight_log is None):
             return recorded

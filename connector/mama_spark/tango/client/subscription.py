@@ -54,17 +54,17 @@ class EventSubMode(IntEnum):
 
     @property
     def reads(self) -> bool:
-        """The value is read first and delivered as INITIAL."""
+        """Whether the value is read first and delivered as INITIAL."""
         return self not in (EventSubMode.SYNC, EventSubMode.ASYNC)
 
     @property
     def waits(self) -> bool:
-        """``subscribe`` waits for the first attempt."""
+        """Whether ``subscribe`` waits for the first attempt."""
         return self not in (EventSubMode.ASYNC, EventSubMode.ASYNC_READ)
 
     @property
     def raises(self) -> bool:
-        """``subscribe`` raises when the first attempt fails."""
+        """Whether ``subscribe`` raises when the first attempt fails."""
         return self in (EventSubMode.SYNC, EventSubMode.SYNC_READ)
 
 

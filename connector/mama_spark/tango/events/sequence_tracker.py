@@ -65,7 +65,7 @@ DELIVER, DUPLICATE = SequenceResult(True), SequenceResult(False)
 
 
 def is_counted_type(event: EventType | None) -> bool:
-    """Does the server count the events of this type? Of ``data_ready`` the device's own code does, in some servers."""
+    """Whether the server counts the events of this type; of ``data_ready`` the device's own code does, in some."""
     return event is not EventType.DATA_READY
 
 
@@ -74,7 +74,7 @@ UNCOUNTED_TOPIC_ENDS = tuple(f".{event.wire_name}".encode() for event in EventTy
 
 
 def is_counted(ctr: int) -> bool:
-    """Is this a counter? Some servers without a database always send 0; in a log, 0 stands for an unknown counter."""
+    """Whether this is a counter, not 0: some servers without a database always send 0; in a log, it means unknown."""
     return ctr != 0
 
 

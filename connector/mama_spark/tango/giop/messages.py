@@ -145,7 +145,7 @@ class MessageHeader(NamedTuple):
 
     @property
     def more(self) -> bool:
-        """Fragments follow."""
+        """Whether fragments follow."""
         return bool(self.flags & 2)
 
     def pack(self) -> bytes:

@@ -109,7 +109,7 @@ class RecorderState:
 
         @cache
         def is_own(frame: bytes) -> bool:
-            """Servers without a database have another host in topics."""
+            """Whether the topic is of a recorded device. Servers without a database have another host in topics."""
             try:
                 device = RecordedDevice.of(read_topic(frame))
             except BadEventTopic:

@@ -230,7 +230,7 @@ class ReplayService:
                 self._push(records)
 
     def _wait_for_clients(self, seconds: float) -> bool:
-        """After a restart, wait until the clients that were subscribed have subscribed again, which they do when they
+        """Wait, after a restart, until the clients that were subscribed have subscribed again, which they do when they
         miss heartbeats. False: stopped before."""
         known = {(device.lower(), attribute.lower()) for device, attribute in self._replayer.attributes}
         self._awaited.wanted = {

@@ -125,8 +125,8 @@ class ZmqPublisher:
             self._subscribers.pop(topic, None)
 
     def close(self, linger: float = 0.0) -> bool:
-        """Close both sockets; whether everything was written: only the end of their context tells. Waiting events may
-        take ``linger`` seconds; then they are dropped."""
+        """Close both sockets; return whether everything was written: only the end of their context tells. Waiting
+        events may take ``linger`` seconds; then they are dropped."""
         if self._probe is not None:
             self._probe.close()
         return end_context(self._context, self._open, linger)

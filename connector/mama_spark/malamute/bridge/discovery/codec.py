@@ -59,7 +59,7 @@ class StoredRecord(NamedTuple):
 
     @property
     def expired(self) -> bool:
-        """It is the broker's marker: the message before it was not renewed."""
+        """Whether it is the broker's marker: the message before it was not renewed."""
         return self.headers.get(MARKER) == EXPIRED
 
 

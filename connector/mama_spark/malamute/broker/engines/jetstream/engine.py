@@ -296,7 +296,7 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return bool(message.sender) and cursor.address == message.sender
 
     def _replay(self) -> bool:
-        """Round robin; True if messages were received."""
+        """Replay to the cursors in turn; True if messages were received."""
         delivered = False
         now = time.monotonic()
         for cursor in list(self._behind):
