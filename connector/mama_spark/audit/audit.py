@@ -183,7 +183,6 @@ def _bounds(log: RecordLog, span: Span) -> Bounds:
 
 
 def ago(age: float | None) -> datetime | None:
-    """The moment so many seconds ago."""
     # Time of day: it is compared with that of events.
     return None if age is None else datetime.now(UTC) - timedelta(seconds=age)
 

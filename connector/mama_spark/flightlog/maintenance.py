@@ -95,7 +95,6 @@ class MaintenanceResult:
     version: int
 
     def json_fields(self) -> dict[str, Any]:
-        """All fields, for JSON."""
         return asdict(self)
 
     def text(self) -> str:

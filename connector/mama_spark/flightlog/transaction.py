@@ -75,7 +75,6 @@ class TargetTable:
 
     @property
     def metadata(self) -> dict[str, str] | None:
-        """Metadata of the commit."""
         return None if self.description is None else {_DESCRIPTION: json.dumps(self.description, default=str)}
 
     def is_described_in(self, table: DeltaTable) -> bool:

@@ -116,7 +116,6 @@ class BridgeLoop:
 
     @property
     def here(self) -> bool:
-        """Whether the caller runs on the loop's thread."""
         return threading.current_thread() is self._thread
 
     @property

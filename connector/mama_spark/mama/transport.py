@@ -210,11 +210,9 @@ class Transport:
             self._destroying.discard(publisher)
 
     def add_receiver(self, receiver: TransportReceiver) -> None:
-        """Register a receiver, to be destroyed with the transport."""
         self._receivers.add(receiver)
 
     def remove_receiver(self, receiver: TransportReceiver) -> None:
-        """Unregister a destroyed receiver."""
         self._receivers.discard(receiver)
 
     # --- source discovery ------------------------------------------------------------------------------------

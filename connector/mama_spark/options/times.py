@@ -67,7 +67,7 @@ class Duration:
 
     @property
     def with_unit(self) -> Duration:
-        """The same for files and arguments."""
+        """The reader of files and arguments, where a number needs a unit."""
         return replace(self, bare=False)
 
     def __call__(self, value: Any) -> float:

@@ -113,5 +113,5 @@ class WriteCounts:
 
 
 def _age(counts: TaskCounts) -> tuple[int, bool, int]:
-    """Orders reports of a partition as they were made."""
+    """The key that orders reports of a partition as they were made."""
     return counts.attempt, counts.ended, counts.taken + counts.acked + counts.failed

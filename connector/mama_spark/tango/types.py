@@ -182,7 +182,7 @@ class Dim(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.x * self.y if self.y else self.x
 
 

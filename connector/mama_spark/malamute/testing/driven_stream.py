@@ -189,7 +189,6 @@ class EngineSetup:
         return found
 
     def threads(self) -> list[str]:
-        """Names of the threads that have one stream."""
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
 
     def close(self) -> None:

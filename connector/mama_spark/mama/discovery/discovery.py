@@ -246,7 +246,6 @@ class DiscoveryLoop:
 
     @property
     def here(self) -> bool:
-        """Whether the caller runs on the loop's thread."""
         return threading.current_thread() is self._thread
 
     def add(self, reader: SourceDiscovery) -> None:

@@ -54,7 +54,6 @@ class PartitionEvents:
 
     @property
     def ended(self) -> bool:
-        """Whether :meth:`destroy` was called."""
         return self.state > PublisherState.LIVE
 
     # --- lifecycle of the publisher (PE-48..PE-54) -----------------------------------------------------------

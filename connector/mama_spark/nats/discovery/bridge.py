@@ -87,7 +87,7 @@ class NatsDiscovery:
 
     @property
     def _question(self) -> str:
-        """Cache key of a connection: all streams exist."""
+        """Cache key of the fact, on a connection, that all streams exist."""
         return f"discovery at {self.layout}"
 
     def _ensure_streams(self) -> None:

@@ -121,7 +121,7 @@ class DiscoveryLayout:
 
     @property
     def mark_subject(self) -> str:
-        """While a mark of a reader exists, nothing after it was lost."""
+        """Subject of readers' marks: while one exists, nothing after it was lost."""
         return f"{self.topic}.mark"
 
     def image_subject(self, reader: str) -> str:

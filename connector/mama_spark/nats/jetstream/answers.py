@@ -169,7 +169,6 @@ class StreamInfo:
 
     @property
     def batched(self) -> bool:
-        """Whether fast ingest is allowed."""
         return bool(self.config.get("allow_batched"))
 
     @property

@@ -11,7 +11,6 @@ __all__ = ["FieldCodec", "OpenMamaBridge", "OpenMamaSettings", "publisher_bridge
 
 
 def publisher_bridge(o: SinkOptions) -> OpenMamaBridge:
-    """Make the publisher bridge."""
     return OpenMamaBridge(OpenMamaSettings.from_options(o))
 
 

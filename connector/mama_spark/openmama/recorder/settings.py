@@ -109,7 +109,6 @@ class OpenMamaRecorderSettings:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the metrics."""
         return {"recorder": self.name, "network": self.peer.framing.name}
 
     @property

@@ -52,7 +52,6 @@ class SubscriptionTable:
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
-        """The subscribed prefixes, in no order."""
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
@@ -110,7 +109,6 @@ class OpenInboxes:
         self._inboxes: dict[int, str] = {}
 
     def topic_of(self, number: int | None) -> str | None:
-        """The topic of an open inbox."""
         return None if number is None else self._inboxes.get(number)
 
     def open(self) -> tuple[int, str]:
@@ -128,7 +126,6 @@ class OpenInboxes:
         return inbox
 
     def request_of(self, topic: str) -> int | None:
-        """The request whose inbox this is."""
         return self._requests.get(topic)
 
 

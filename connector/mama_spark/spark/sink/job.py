@@ -262,7 +262,7 @@ class OutcomeCounts:
 
 
 def _kind(reason: str) -> str:
-    """Reasons that begin alike count as one."""
+    """The kind of a reason: those that begin alike count as one."""
     return reason[:200]
 
 

@@ -76,7 +76,6 @@ class DeviceProxy:
         self.client = ClientIdent(pid=os.getpid() & 0xFFFFFFFF)  #: identity that the server gets
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
     def __enter__(self) -> Self:

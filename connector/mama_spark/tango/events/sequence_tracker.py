@@ -42,7 +42,6 @@ class SequenceGap(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of lost events."""
         return self.last - self.first + 1
 
 

@@ -36,7 +36,6 @@ class RecordedDevice(NamedTuple):
 
     @classmethod
     def of(cls, topic: Topic) -> RecordedDevice:
-        """The device of a topic."""
         return cls(topic.tango_host, topic.device, topic.dbase)
 
 
@@ -54,7 +53,6 @@ class DeviceStates:
         self._refused: set[RecordedDevice] = set()  #: devices whose state record the log rejected
 
     def as_dict(self) -> dict[RecordedDevice, RecordKind]:
-        """Copy of the states."""
         return dict(self._states)
 
     def state(self) -> list[tuple[str, str, bool, str]]:

@@ -159,7 +159,6 @@ class PendingGaps:
         return ctr
 
     def forget(self, topic: bytes) -> None:
-        """Forget the gap of a topic, since the log contains its record."""
         self._gaps.pop(topic, None)
 
 

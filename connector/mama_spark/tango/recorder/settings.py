@@ -151,7 +151,6 @@ class TangoRecorderSettings:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of the metrics."""
         return {"recorder": self.name, "network": "tango"}
 
     @property
@@ -179,7 +178,6 @@ class TangoRecorderSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The addresses of the database."""
         return frozenset((self.host, *self.alternates))
 
     @property

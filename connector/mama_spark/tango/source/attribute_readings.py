@@ -70,12 +70,10 @@ class AttributeReading:
 
     @classmethod
     def failed(cls, errors: Sequence[DevError], time: int) -> AttributeReading:
-        """A reading with errors instead of a value."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM, tuple(errors))
 
     @classmethod
     def invalid(cls, time: int) -> AttributeReading:
-        """A reading without a value, with the quality INVALID."""
         return cls(None, None, time, Quality.INVALID, NO_DIM, NO_DIM)
 
 

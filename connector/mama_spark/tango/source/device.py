@@ -58,12 +58,10 @@ class Criteria:
 
     @property
     def absolute(self) -> tuple[float, float] | None:
-        """``abs_change`` as a pair."""
         return _pair(self.abs_change)
 
     @property
     def relative(self) -> tuple[float, float] | None:
-        """``rel_change`` as a pair."""
         return _pair(self.rel_change)
 
     @property

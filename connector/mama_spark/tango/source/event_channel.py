@@ -101,7 +101,6 @@ class EventChannel:
         return [self._encoders[idl].frames(ctr, reading.time, reading.quality, *numbers) for idl in self.confirmed]
 
     def encode_data(self, data: Data) -> list[Frames]:
-        """Encode an event with data."""
         return self._frames([(idl, self._write(idl, data)) for idl in self.confirmed], False)
 
     def encode_errors(self, errors: Sequence[DevError]) -> list[Frames]:

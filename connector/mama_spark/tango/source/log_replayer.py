@@ -144,7 +144,6 @@ class LogReplayer:
 
     @property
     def attributes(self) -> list[tuple[str, str]]:
-        """Device and name of each declared attribute."""
         return list(self._declared)
 
     def remember(self, records: Records) -> None:

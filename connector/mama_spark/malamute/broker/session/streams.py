@@ -103,7 +103,6 @@ class Streams(dict[bytes, Stream]):
         return False
 
     def may_add(self, stream: bytes) -> bool:
-        """Whether the stream exists, or the limit allows one more."""
         return stream in self or len(self) < self._settings.streams
 
     def add(self, stream: bytes) -> None:

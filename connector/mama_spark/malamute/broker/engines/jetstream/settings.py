@@ -135,7 +135,6 @@ class JetStreamSettings:
 
     @property
     def transport(self) -> TransportOptions:
-        """Options of the connection."""
         return TransportOptions(**self._connection)
 
     def publishing(self, name: str) -> SinkOptions:
