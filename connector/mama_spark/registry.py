@@ -121,7 +121,7 @@ def batch_ledger(o: SinkOptions) -> BatchLedger:
 
 
 def require_exactly_once(o: SinkOptions) -> None:
-    """Without importing anything.
+    """Check the bridge of the options, without importing it.
 
     :raises UnsupportedFeature: the bridge cannot store each row exactly once
     """

@@ -126,7 +126,7 @@ class Audit:
 
     @property
     def exit_code(self) -> int:
-        """Of the command: 1 with findings, 2 without a decision."""
+        """Exit code of the command: 1 with findings, 2 without a decision."""
         return 1 if self.findings else 0 if self.proven else 2
 
     def verdict(self) -> str:

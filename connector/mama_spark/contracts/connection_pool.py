@@ -84,7 +84,7 @@ class ConnectionPool(Generic[C]):
         self._discard(dead)
 
     def _sweep_later(self) -> None:
-        """By one thread, which lives while connections are idle."""
+        """Sweep by one thread, which lives while connections are idle."""
         if self._timer is not None and self._timer.is_alive():
             return
 

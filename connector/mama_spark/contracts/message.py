@@ -75,7 +75,7 @@ class MessageBatch:
         ids: list[str] | None = None,
         streams: list[str] | None = None,
     ) -> MessageBatch:
-        """From Python lists: for tests, examples and single messages."""
+        """A batch from Python lists: for tests, examples and single messages."""
         pairs: Any = None
         if headers is not None:
             pairs = pa.array([None if h is None else list(h.items()) for h in headers], HEADERS_TYPE)
@@ -96,8 +96,8 @@ def payload_sizes(payloads: pa.Array) -> Int64s:
 
 
 def payload_views(payloads: pa.Array) -> npt.NDArray[np.int32]:
-    """Of each element of a binary_view array: length, first four bytes, number of its buffer, offset in it; of 12 bytes
-    or less the length and all of them."""
+    """Views of a binary_view array's elements: length, first four bytes, number of its buffer, offset in it; of 12
+    bytes or less the length and all of them."""
     views = np.frombuffer(payloads.buffers()[1], np.int32).reshape(-1, 4)
     return views[payloads.offset : payloads.offset + len(payloads)]
 
@@ -227,10 +227,10 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How records become columns. Parts are ``module:attribute`` and imported when they are needed: a planner of Spark
+    """The parts that make columns of records: ``module:attribute``, imported when they are needed: a planner of Spark
     often asks for the type alone.
 
-    :ivar column: name of the one that says what a record is
+    :ivar column: name of the column that says what a record is
     :ivar type: type of that column
     :ivar decoder: ``(column_type, fields, strict) -> RowDecoder``: the type is None where the column is not wanted;
         with ``strict`` it raises where a record cannot be read, instead of saying so in its row

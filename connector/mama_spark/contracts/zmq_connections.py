@@ -96,7 +96,7 @@ class WrittenProbe:
         return not self._awaited
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close both sockets; may be repeated."""
         self._near.close(linger=0)
         self._far.close(linger=0)
 

@@ -38,7 +38,7 @@ _FINAL = (
 
 
 def mark_folder(uri: str, what: str) -> str | None:
-    """On the driver, before the tasks: make the folder and its marker, where they are missing.
+    """Make the folder and its marker, where they are missing: on the driver, before the tasks.
 
     :param what: the option that names the table, for messages
     :returns: name of the marker; None for other storage than a file system, which all processes share
@@ -75,7 +75,7 @@ def require_readable_name(uri: str, what: str = "the table") -> None:
 
 
 def require_marker(uri: str, marker: str | None, what: str) -> None:
-    """In a task, before it writes: FlightLogError unless it sees the folder that the driver has marked."""
+    """Check in a task, before it writes, that it sees the folder that the driver has marked; else FlightLogError."""
     path = local_path(uri)
     if path is None or marker is None or os.path.exists(os.path.join(path, marker)):
         return

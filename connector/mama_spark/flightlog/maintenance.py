@@ -299,7 +299,7 @@ def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With nulls for the columns that the table got after the file."""
+    """The rows with nulls for the columns that the table got after the file."""
     there = set(batch.schema.names)
     columns = [
         batch.column(f.name).cast(f.type) if f.name in there else pa.nulls(batch.num_rows, f.type) for f in schema

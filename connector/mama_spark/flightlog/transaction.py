@@ -70,7 +70,7 @@ class TargetTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the whole table."""
+        """Schema of the whole table."""
         return self.kind.schema(self.fields)
 
     @property

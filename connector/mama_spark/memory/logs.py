@@ -110,7 +110,7 @@ class MemoryLog(RecordLog):
         return []
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """Nothing: the log takes all."""
+        """Do nothing: the log takes all."""
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         self._broker.progress[name] = up_to

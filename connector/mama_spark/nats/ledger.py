@@ -194,7 +194,7 @@ class NatsBatchLedger:
         return {EXPECTED_STREAM: self._place, EXPECTED_LAST: str(revision)}
 
     def _create(self) -> None:
-        """With as many replicas as the streams of the topics have."""
+        """Create the stream with as many replicas as the streams of the topics have."""
         replicas = max((stream.replicas for stream in self._router.cache.streams.values()), default=1)
         config: dict[str, Any] = {
             "name": self._place,

@@ -26,7 +26,7 @@ class Scope:
     bridges: tuple[str, ...] | None = None
 
     def text(self) -> str:
-        """For the documentation; empty = everywhere."""
+        """Text for the documentation; empty = everywhere."""
         kind = {None: "", True: "streams", False: "batches"}[self.streaming]
         bridges = "" if self.bridges is None else ", ".join(MIDDLEWARES[bridge].title for bridge in self.bridges)
         return "; ".join(part for part in (kind, bridges) if part)

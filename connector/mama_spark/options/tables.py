@@ -53,7 +53,7 @@ def _substitute(value: Any, where: str) -> Any:
 
 
 def _content(path: str, where: str) -> str:
-    """Without the line break at its end."""
+    """The content without the line break at its end."""
     try:
         return Path(path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
     except (OSError, UnicodeDecodeError) as e:

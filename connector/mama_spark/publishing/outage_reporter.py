@@ -37,7 +37,7 @@ class WarningTimer:
 
 
 class OutageReporter:
-    """For the thread that sends.
+    """Reports of the thread that sends.
 
     :param what_next: text about what happens if it lasts
     :param log_prefix: prefix of each line

@@ -30,11 +30,11 @@ class BackgroundTask:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Once."""
+        """Start the thread, once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """May be repeated, also where it was not started."""
+        """Stop the thread; may be repeated, also where it was not started."""
         self.stopping.set()
         patience, self._patience = self._patience, 0.0  # who stops it again has waited
         if self.running:

@@ -49,7 +49,7 @@ class LogFollower:
         return self._bridge.call(lambda bridge: work(bridge.log(self.stream)), timeout)
 
     def bounds(self) -> Bounds:
-        """Of the log, before :meth:`start`.
+        """Bounds of the log, before :meth:`start`.
 
         :raises MamaError: the log does not exist, or does not answer
         """

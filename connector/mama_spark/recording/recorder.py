@@ -41,7 +41,7 @@ DRAIN = option(
 
 
 class RecorderSettings(Protocol):
-    """Of the recorder of one middleware; durations are in seconds. ``of(given)`` makes them from a table."""
+    """Settings of the recorder of one middleware; durations are in seconds. ``of(given)`` makes them from a table."""
 
     middleware: ClassVar[str]
 
@@ -112,7 +112,7 @@ class RecordSource(Protocol):
     def waiting(self) -> int: ...
 
     def counts(self, *, recorded: int, stored: int, waiting: int, refused: int) -> RecorderCounts:
-        """With its own; as a text they are a line of progress."""
+        """Counts, with its own; as a text they are a line of progress."""
 
     def resume(self, read: ReadLog) -> None:
         """Go on where the previous recorder of the name ended, before :meth:`begin`.
@@ -124,7 +124,7 @@ class RecordSource(Protocol):
         """Open, and begin to receive."""
 
     def records(self) -> Iterator[MessageBatch]:
-        """Of what came; waits a short time for it, but not after :meth:`stop`."""
+        """Records of what came; waits a short time for it, but not after :meth:`stop`."""
 
     def due(self) -> Iterator[MessageBatch]:
         """Periodic work of the source, as records to write.

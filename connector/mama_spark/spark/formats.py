@@ -46,7 +46,7 @@ class _MamaDataSource(DataSource):
 
     @plain_errors
     def _goes_one_way(self, *_: Any, **__: Any) -> Any:
-        """Of all methods that a format leaves out; Spark would show a trace."""
+        """Raise for all methods that a format leaves out; Spark would show a trace."""
         from ..contracts.errors import ConfigError
 
         if self.name() == "mamapub":
@@ -88,7 +88,7 @@ class MamaPubDataSource(_MamaDataSource):
 
     @plain_errors
     def schema(self) -> StructType:
-        """Of a view without a schema, which Spark would only read: ``INSERT INTO`` needs to know the columns."""
+        """Schema of a view without one, which Spark would only read: ``INSERT INTO`` needs to know the columns."""
         from ..contracts.errors import ConfigError
 
         raise ConfigError(

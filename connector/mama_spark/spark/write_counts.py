@@ -21,7 +21,7 @@ _MOST_JOBS = 50
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Of one attempt at one partition, in messages.
+    """Counts of one attempt at one partition, in messages.
 
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number

@@ -178,12 +178,12 @@ class PartitionMetrics:
         self._thread.start()
 
     def on_finished(self, flights: FlightBatch) -> None:
-        """On the publisher's thread."""
+        """Called on the publisher's thread."""
         self._metrics.finished(flights)
         self._record(flights)
 
     def on_event(self, event: BridgeEvent) -> None:
-        """On the publisher's thread."""
+        """Called on the publisher's thread."""
         if event.kind is EventKind.DISCONNECTED:
             self._metrics.lost_connection()
         self._on_event(event)
@@ -203,7 +203,7 @@ class PartitionMetrics:
 
 
 class ReadMetrics:
-    """Of one task; :meth:`close` at its end.
+    """Metrics of one task; :meth:`close` at its end.
 
     :param format: the name of the format
     :param stream: that is read; empty = several

@@ -87,7 +87,7 @@ def seen(changes: list[DiscoveryEvent]) -> list[tuple[Kind, SourceKey | None, by
 
 
 def of(kind: Kind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
-    """Enough: this event is there."""
+    """A condition: this event is there."""
     return lambda changes: any(c.kind is kind and c.source == source for c in changes)
 
 

@@ -77,7 +77,7 @@ _GIVEN = ("name", "metrics", *TRANSPORT_KEYS, "devices", "attributes", "events",
 
 
 def settings_of(args: argparse.Namespace) -> tuple[RecorderSettings, SinkOptions]:
-    """From the file, and what the command line says instead.
+    """Settings from the file, and what the command line says instead.
 
     :raises ConfigError: names what is wrong
     """

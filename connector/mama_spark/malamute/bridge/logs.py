@@ -187,7 +187,7 @@ class MalamuteLog(RecordLog):
         return self.bounds().last if last is None else last
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """Nothing: a stored stream takes all."""
+        """Do nothing: a stored stream takes all."""
 
     def warnings(self, topics: Sequence[str] = ()) -> list[str]:
         return [f"stream {self._name!r} removes records {text.decode('utf-8', 'replace')}" for text in self._limits]

@@ -136,7 +136,7 @@ class LogQuery:
 
 
 def parse_query(packed: bytes) -> LogQuery | None:
-    """None = not understood. Never raises."""
+    """The query; None = not understood. Never raises."""
     try:
         op, number = _HEAD.unpack_from(packed)
         stream, at = _string(packed, _HEAD.size)
@@ -186,7 +186,7 @@ class LogQueryAnswer:
 
 
 def parse_answer(packed: bytes) -> LogQueryAnswer | None:
-    """None = not understood. Never raises."""
+    """The answer; None = not understood. Never raises."""
     try:
         number, code = _ANSWER.unpack_from(packed)
         reason, at = _string(packed, _ANSWER.size)

@@ -259,4 +259,4 @@ class EngineSuite(QueryRules):
 
 
 class ReadableEngineSuite(EngineSuite, ReadableRules):
-    """For an engine that answers questions about what it stores, too."""
+    """Tests of an engine that answers questions about what it stores, too."""

@@ -87,7 +87,7 @@ class MamaMsg:
         return _copy(self, MAX_DEPTH)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: ``{"fields": [{type, type_number, fid, name, value}, ...]}``.
+        """The fields for JSON: ``{"fields": [{type, type_number, fid, name, value}, ...]}``.
 
         Bytes, and characters beyond printable ASCII, are ``{"$hex": ...}``; floats that JSON cannot hold are ``"nan"``,
         ``"inf"``, ``"-inf"``; a message within is its list of fields.

@@ -48,7 +48,7 @@ class MamaTime:
 
     @classmethod
     def from_us(cls, us: int) -> Self:
-        """From microseconds since 1970 UTC."""
+        """The time of microseconds since 1970 UTC."""
         seconds, rest = divmod(us, 1_000_000)
         return cls(seconds, rest * 1000)
 

@@ -212,7 +212,7 @@ class PartitionEvents:
 
 
 def _first_rows(batch: MessageBatch, sent: Int64s) -> Int64s:
-    """For each topic code the first row that was sent, -1 if none was."""
+    """First row of each topic code that was sent, -1 if none was."""
     rows = np.flatnonzero(sent >= 0)[::-1]
     first = np.full(len(batch.topics.dictionary), -1, np.int64)
     first[np.asarray(batch.topics.indices)[rows]] = rows  # the last assignment wins: the lowest row

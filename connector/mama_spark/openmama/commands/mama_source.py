@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def peer_settings(text: str) -> PeerSettings:
-    """Of the network at ``--to``.
+    """Settings of the network at ``--to``.
 
     :raises ConfigError: it says nothing sound
     """

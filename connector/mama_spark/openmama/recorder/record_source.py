@@ -56,7 +56,7 @@ _MESSAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MamaRecorderCounts(RecorderCounts):
-    """Of a recorder of OpenMAMA messages.
+    """Counts of a recorder of OpenMAMA messages.
 
     :ivar symbols: number of symbols that were asked for
     :ivar images: number of those whose image came

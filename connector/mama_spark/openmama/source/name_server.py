@@ -94,7 +94,7 @@ class NameServer:
                     backend.send(parts[0], zmq.DONTWAIT)
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close the sockets; may be repeated."""
         for sock in (self._frontend, self._backend):
             if sock is not None:
                 sock.close()

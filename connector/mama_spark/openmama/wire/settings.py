@@ -25,7 +25,7 @@ _KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_
 
 
 class Endpoint(NamedTuple):
-    """Of a socket.
+    """The address of a socket.
 
     :ivar address: ``tcp://host:port``
     :ivar bind: the socket binds there; else it connects
@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of_openmama(cls, url: str) -> Self:
-        """From a URL of a ``mama.properties`` file: real programs bind TCP where it holds ``*``, else connect."""
+        """The endpoint of a URL of a ``mama.properties`` file: programs bind TCP where it holds ``*``, else connect."""
         return cls(url, url.startswith("tcp:") and "*" in url)
 
 
@@ -87,7 +87,7 @@ class PeerSettings:
 
     @classmethod
     def from_urls(cls, urls: Sequence[str], *, receiver: bool = False) -> Self:
-        """From the servers of the option ``url``::
+        """Settings from the servers of the option ``url``::
 
             oz://host:5756                            naming (several name servers: several URLs)
             oz://host:5756?publish_address=10.0.0.7   naming; where others connect to this peer

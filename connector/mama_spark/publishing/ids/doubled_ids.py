@@ -31,7 +31,7 @@ Rejected = list[tuple[int, PublishError]]
 
 
 class DoubledIdCheck:
-    """For the rows of one attempt of one task, in the order in which they come.
+    """The check of the rows of one attempt of one task, in the order in which they come.
 
     :param reject: doubled rows fail; otherwise they are only counted
     :param most: see :data:`MOST_IDS`

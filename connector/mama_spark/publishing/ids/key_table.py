@@ -15,7 +15,7 @@ _GROWTH = 4
 
 
 class KeyTable:
-    """Is made with the first key, and grows with its keys.
+    """A table that is made with the first key, and grows with its keys.
 
     :param columns: columns of a key, 8 bytes each, and 8 more for its number
     :param slots: largest number of slots, a power of two; ``first``: the first one

@@ -51,7 +51,7 @@ class GiveIds(Stage):
 
 
 class TakeIdsAway(Stage):
-    """For messages that the broker shall not deduplicate."""
+    """The stage for messages that the broker shall not deduplicate."""
 
     def __call__(self, batch: SinkBatch) -> Iterator[SinkBatch]:
         yield replace(batch.with_ids(None), unsent_ids=batch.messages.ids)

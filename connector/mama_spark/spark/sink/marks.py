@@ -39,7 +39,7 @@ class MarkUnpackable(Stage):
 
 
 class MarkDoubledIds(Stage):
-    """For rows that bring ids.
+    """The stage for rows that bring ids.
 
     :param counts: gets the number of rows that were found, and the first of them
     """

@@ -24,7 +24,7 @@ from .stages import SinkBatch, Stage
 
 
 class MatchStored(Stage):
-    """For the rows of one attempt. Each stored row settles one row, under the id that it is stored with.
+    """The stage that matches the rows of one attempt. Each stored row settles one row, under its id.
 
     :param prefix: prefix of the ids of the batch, up to the partition
     :param codec: codec of packs; None = rows are not packed

@@ -109,7 +109,7 @@ def open_write(
     trace = _trace_headers(o, task.partition, report, opened)
 
     def connect() -> WindowConfig:
-        """On the publisher's thread, while the task's thread waits."""
+        """Connect on the publisher's thread, while the task's thread waits."""
         retry_while_unavailable(
             lambda: _open_bridge(bridge, destinations),
             wait=o.on_unavailable == "wait",

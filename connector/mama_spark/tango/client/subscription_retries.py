@@ -28,7 +28,7 @@ class SubscriptionRetries:
         self._waiting: dict[int, Member] = {}
 
     def next_time(self) -> float:
-        """Of the next attempt; infinity if there is none."""
+        """Time of the next attempt; infinity if there is none."""
         return min((subscription.next_retry for subscription in self._waiting.values()), default=math.inf)
 
     def forget(self, id: int) -> None:

@@ -216,7 +216,7 @@ class RecorderState:
         return records
 
     def _topic_info(self, frame: bytes) -> tuple[str, bool, RecordedDevice]:
-        """Of a Tango topic: the topic of its records, whether its events have counters, and its device."""
+        """Facts of a Tango topic: the topic of its records, whether its events have counters, and its device."""
         topic = read_topic(frame)
         return record_topic(topic, self.prefix), is_counted_type(topic.event), RecordedDevice.of(topic)
 

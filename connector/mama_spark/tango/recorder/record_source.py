@@ -173,7 +173,7 @@ _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TangoRecorderCounts(RecorderCounts):
-    """Of a recorder of Tango events.
+    """Counts of a recorder of Tango events.
 
     :ivar subscriptions: number of subscriptions
     :ivar not_accepted: subscriptions that their servers refused

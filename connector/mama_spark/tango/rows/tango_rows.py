@@ -346,7 +346,7 @@ def _error_structs(errors: tuple[DevError, ...] | None) -> list[dict[str, str]] 
 
 
 def _plain(thing: Any) -> Any:
-    """For JSON: what it cannot hold."""
+    """The JSON value for what JSON cannot hold."""
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return with_number_names({f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)})
     if isinstance(thing, bytes):

@@ -56,7 +56,7 @@ class StartPosition:
 
     @classmethod
     def load(cls, path: Path) -> StartPosition:
-        """From its file; where there is none, nothing was served.
+        """The position from its file; where there is none, nothing was served.
 
         :raises ConfigError: the file is something else
         """

@@ -44,7 +44,7 @@ class MalamuteLeases:
         return _stands(one, self._current(one.source)) and self._renew(one)
 
     def wait_until_readable(self, source: SourceKey) -> None:
-        """Nothing: readers find what the broker has acknowledged."""
+        """Do nothing: readers find what the broker has acknowledged."""
 
     def announce(self, one: Announced) -> None:
         self._announce(one, self._current(one.source))

@@ -142,7 +142,7 @@ class JetStreamSettings:
         return SinkOptions(**self._connection, stream=name, ack_mode="message", exactly_once=True)
 
     def log_settings(self, topic: str) -> LogSettings:
-        """Of the log that is made, which takes this topic."""
+        """Settings of the log that is made, which takes this topic."""
         return LogSettings(
             (topic,), self.max_age, self.max_bytes, self.max_messages, self.max_per_subject, self.dedup_window,
             self.replicas, self.storage,
