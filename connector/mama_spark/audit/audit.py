@@ -119,7 +119,7 @@ def audit(
     """Compare flights with what is stored.
 
     :param storage: delta-rs' storage options
-    :param foreign: whatever is not in the log is a finding
+    :param foreign: whether whatever is not in the log is a finding
     :param later: see :func:`span_of`
     :param limit: examples of each finding
     :param on_read: called with the number of messages of each batch that was read

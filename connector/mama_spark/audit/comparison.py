@@ -82,7 +82,7 @@ class Comparison:
     """The questions about some flights, each about a part of them: a small one needs little memory.
 
     :param spans: time spans by stream
-    :param foreign: whatever is not in the log is a finding
+    :param foreign: whether whatever is not in the log is a finding
     """
 
     def __init__(

@@ -55,7 +55,7 @@ class Span:
 
     :ivar after, up_to: sequences ``after < sequence <= up_to``
     :ivar since: time at which the first record that is left was stored; None: nothing was removed at the beginning
-    :ivar gaps: its limits may remove messages between others
+    :ivar gaps: whether the stream's limits may remove messages between others
     :ivar made: creation time of the stream; None: unknown
     """
 

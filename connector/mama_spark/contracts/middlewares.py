@@ -36,7 +36,7 @@ class Middleware:
     :ivar package: package with its parts
     :ivar extra: extra of the package, which installs what the parts need; None: the package itself does
 
-    :ivar url_login: its URLs may hold a login
+    :ivar url_login: whether its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
     :ivar patterns: streams are read by pattern, and the stream may follow the host in the URL
     :ivar named_streams: a server keeps many logs, each with a name
@@ -62,7 +62,7 @@ class Middleware:
     :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
     :ivar recorder: the ``RecordSource`` of ``mama record``, made of its settings
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
-    :ivar commands: its ``Subcommand`` of ``mama``, by name
+    :ivar commands: the ``Subcommand`` of ``mama``, by name
     :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
     """
 

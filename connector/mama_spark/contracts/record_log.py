@@ -108,7 +108,7 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
     """Compare a saved position without a time with the log as it is: never REWRITTEN; see :func:`resume`.
 
     :param next_sequence: the first sequence that was not read
-    :param identity: of the log when the position was saved
+    :param identity: identity of the log when the position was saved
     """
     if bounds.identity != identity:
         return Continuity.RECREATED
@@ -120,7 +120,7 @@ def continuity(next_sequence: int, identity: str, bounds: Bounds) -> Continuity:
 def time_of(log: RecordLog, bounds: Bounds, sequence: int) -> int | None:
     """Time at which this record was stored, microseconds since the epoch; None: it is not there.
 
-    :param bounds: of the log, now
+    :param bounds: bounds of the log, now
     """
     if not bounds.first <= sequence <= bounds.last:
         return None
@@ -133,8 +133,8 @@ def resume(
     """Compare a saved position with the log as it is.
 
     :param log: opens it, where it must be asked
-    :param bounds: of the log, now
-    :param identity: of the log when the position was saved
+    :param bounds: bounds of the log, now
+    :param identity: identity of the log when the position was saved
     :param next_sequence: the first sequence that was not read
     :param time: when the record before ``next_sequence`` was stored; None = not known: only that the log ends before
         the position shows that its sequences went back

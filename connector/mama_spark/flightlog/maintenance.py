@@ -124,7 +124,7 @@ def maintain(
     Orphans come first, because vacuum removes files that no commit refers to. Vacuum removes files that left the table,
     or never were in it, longer ago than ``delta.deletedFileRetentionDuration`` of the table (one week by default).
 
-    :param path: of a flight log or a dead-letter table
+    :param path: path of a flight log or a dead-letter table
     :param storage: delta-rs' storage options
     :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
     :param older_than: age of orphaned parts that are added; must exceed the longest batch
@@ -178,7 +178,7 @@ def adopt_orphans(
     as not committed. Files older than the table remembers removals (seven days unless
     ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
 
-    :param path: of a flight log or a dead-letter table
+    :param path: path of a flight log or a dead-letter table
     :raises FlightLogError: no parts and no table there, or another table
     """
     store, found = TableStore(path, storage), list[Part]()

@@ -65,7 +65,7 @@ class Properties(Mapping[str, str]):
     def load(cls, path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> Self:
         """Read a file.
 
-        :param environ: for variables; None = the environment of the process
+        :param environ: variables; None = the environment of the process
         :raises ConfigError: names the file if it cannot be read
         """
         try:
@@ -187,7 +187,7 @@ class Expanded:
     """Options completed from the properties file.
 
     :ivar options: options given in Spark, and those of the transport
-    :ivar transport: its properties; None = no transport was named
+    :ivar transport: properties of the transport; None = no transport was named
     :ivar where: file and key prefix, for error texts
     :ivar shared: names, in lower case, of the options that the file adds for all uses of the transport
     """

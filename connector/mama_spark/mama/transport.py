@@ -108,8 +108,8 @@ class Transport:
         :param bridge: a publisher bridge that is not open; a connected JetStream context (then call this from a thread
             other than that of its event loop); a URL; or options of the sink
         :param discovery: a discovery bridge that is not open; None: that of the URL
-        :param properties: of the transport; their ``sourcediscovery.supported`` (SD-49), without them the presence of
-            ``discovery``, decides whether there is source discovery
+        :param properties: properties of the transport; their ``sourcediscovery.supported`` (SD-49), without them the
+            presence of ``discovery``, decides whether there is source discovery
         :param fields: names and FIDs of source messages
         :param call_timeout: seconds that a send may wait until the bridge accepts it
         :param answer_timeout: seconds after which a send without an answer is an error (TIMEOUT)
@@ -132,7 +132,7 @@ class Transport:
         """A transport from ``mama.properties``. Keys: ``mama.<middleware>.transport.<name>.<option>`` for every option
         of the sink (``url`` is required), and ``sourcediscovery.supported``.
 
-        :param path: of the file; None = the first one along ``WOMBAT_PATH``
+        :param path: path of the file; None = the first one along ``WOMBAT_PATH``
         :param more: as :meth:`create`
         :raises ConfigError, Unavailable: no such file, transport or option; it cannot connect
         """

@@ -206,7 +206,7 @@ class ReadMetrics:
     """Metrics of one task; :meth:`close` at its end.
 
     :param format: the name of the format
-    :param stream: that is read; empty = several
+    :param stream: stream that is read; empty = several
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
 

@@ -104,7 +104,7 @@ class SourceDiscovery:
     ) -> Self:
         """Send the source discovery request (SD-16, SD-17). Messages are kept until a message callback is set.
 
-        :param queue: for the callbacks; None: they run on a thread of the transport
+        :param queue: queue of the callbacks; None: they run on a thread of the transport
         :param image_timeout: seconds until a missing image is reported to ``on_error``
         :raises StatusError: NOT_IMPLEMENTED without source discovery (SD-18); INVALID_ARG without a transport
         """

@@ -51,7 +51,7 @@ _SHORT_TEXT = 128  #: bytes of a text that is looked for at its place
 class FieldBlock:
     """One field of many messages.
 
-    :ivar place: of the field in these messages, from 0
+    :ivar place: place of the field in these messages, from 0
     :ivar rows: the messages, ascending, shape (k,)
     :ivar values: shape (k,): an array of :data:`DTYPES`; for STRING a ``pa.StringArray``; for other types a list
     """
@@ -79,7 +79,7 @@ class DecodedColumns:
 
     :ivar blocks: fields, in any order; several of one name where messages have different layouts or repeat it
     :ivar bad: message -> why it cannot be read
-    :ivar one_by_one: how many messages were read one by one
+    :ivar one_by_one: number of messages that were read one by one
     """
 
     blocks: list[FieldBlock] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Layout:
     """Layout by which a run of many messages is read.
 
     :ivar words: 8-byte words of the run, with what follows it
-    :ivar mask: of the bytes of heads, shape (words,)
+    :ivar mask: mask of the bytes of heads, shape (words,)
     :ivar fields: (index in the run, offset of the value) of the wanted ones of fixed size
     """
 
@@ -133,8 +133,8 @@ class ColumnDecoder:
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
         """
         :param data: holds the messages; is copied, unless it ends with :data:`PADDING` bytes of zeros behind them
-        :param begins: where each message begins in ``data``, shape (n,)
-        :param ends: where it ends, shape (n,); not beyond ``data``
+        :param begins: offset of each message in ``data``, shape (n,)
+        :param ends: offset of its end, shape (n,); not beyond ``data``
         """
         return _Batch(self, data, begins, ends).decode()
 

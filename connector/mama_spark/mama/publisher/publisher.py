@@ -62,7 +62,7 @@ class Publisher:
     ) -> Self:
         """``mamaPublisher_createWithCallbacks`` (PE-10). ``on_create`` has returned when this returns.
 
-        :param queue: for ``on_error`` and ``on_success``; None = they run on the transport's thread
+        :param queue: queue of ``on_error`` and ``on_success``; None = they run on the transport's thread
         :param callbacks: copied: later changes have no effect
         :param closure: passed to every callback
         :raises StatusError: INVALID_ARG without a transport; BAD_SYMBOL for a topic that cannot be published to;

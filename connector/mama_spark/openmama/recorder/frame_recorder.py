@@ -54,7 +54,7 @@ Kinds = npt.NDArray[np.int64]
 class RecordedFrames(NamedTuple):
     """Records to write.
 
-    :ivar topics: of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
+    :ivar topics: topics of the records in the log, dictionary<int32, string>; ``payloads``: the records, binary
     :ivar gaps: topics in which messages are missing, one for each gap
     :ivar recaps: topics of which a recap came
     """
@@ -273,7 +273,7 @@ class RecordPacker:
     def messages(self, topics: pa.DictionaryArray, payloads: pa.Array) -> Iterator[MessageBatch]:
         """The records as messages without ids, those of each topic in order.
 
-        :param topics: of the records in the log
+        :param topics: topics of the records in the log
         :param payloads: binary
         """
         if self._max_rows == 1 or len(payloads) < 2:

@@ -41,7 +41,7 @@ class SinkBatch:
     :ivar rejected: flights that cannot be sent, with the reason
     :ivar numbers: number of each flight's first row in the partition
     :ivar extra: the columns for the flight log
-    :ivar parts: of rows that are to be packed: the parts of the topic, by the name of their header
+    :ivar parts: parts of the topics of rows that are to be packed, by the name of their header
     :ivar typed: of rows that are to be packed: columns that keep their types; the payloads of ``messages`` are empty
     :ivar doubled: flights that are sent although a row before them has their id, or that of a row in them; None = none
     :ivar stored: flights that are stored already, and are not sent; ``known_ids``: of these, null for others

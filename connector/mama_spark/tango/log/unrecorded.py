@@ -21,7 +21,7 @@ from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, Record
 
 @dataclass(slots=True)
 class _Series:
-    """:ivar rest: of errors that no record tells of: arrival and frames of the last one, and their numbers"""
+    """:ivar rest: errors that no record tells of: arrival and frames of the last one, and their numbers"""
 
     reasons: tuple[str, ...]
     next_summary: int

@@ -44,7 +44,7 @@ _DEFAULTS = SourceSettings()
 class TangoEventSource(EventServer):
     """Device server that sends events; see the module.
 
-    :param devices: its first devices
+    :param devices: first devices
     :ivar settings: its :class:`~mama_spark.tango.source.event_supplier.SourceSettings`
     :ivar admin: name of the admin device
     :raises ConfigError: a name or an endpoint is invalid

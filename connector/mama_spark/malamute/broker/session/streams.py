@@ -41,7 +41,7 @@ class StreamCatalog(Protocol):
 class AwaitedAnswer(NamedTuple):
     """A command that an engine answers.
 
-    :ivar pattern: of a new subscription
+    :ivar pattern: pattern of a new subscription
     :ivar cancels: the command is CANCEL
     """
 
@@ -138,7 +138,7 @@ class Streams(dict[bytes, Stream]):
     ) -> None:
         """Queue a command whose answer completes a reply.
 
-        :param pattern: of a new subscription
+        :param pattern: pattern of a new subscription
         """
         awaited = AwaitedAnswer(client, reply, pattern, isinstance(command, CancelSubscriptions))
         self[stream].awaited.append(awaited)
