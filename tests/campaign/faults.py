@@ -46,11 +46,12 @@ def server_paused(scene: Scene) -> None:
 
 
 def node_stands_still(scene: Scene) -> None:
-    """Any one, for longer than clients stay with it, and than its election timer: it campaigns when it goes on."""
+    """Any one, for longer than clients stay with it, and than its election timer: it campaigns when it goes on. Perhaps
+    for so long that its rows have timed out."""
     assert isinstance(scene.broker, ReplicatedNats)
     node = scene.chance.choice(scene.broker.cluster.nodes)
     node.pause()
-    scene.last(7, 12)
+    scene.last(*scene.chance.choice(((7, 12), (7, 12), (25, 25))))
     node.resume()
 
 

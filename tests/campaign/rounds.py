@@ -68,16 +68,18 @@ def play(
     only: str = "",
     bridge: str = "",
     ordered: bool = False,
+    once: bool = False,
     small: bool = False,
 ) -> Round:
     """A round that depends on its seed (and on chance, as to when what happens).
 
     :param folder: for everything that it makes
-    :param only: part of the name of the fault; ``bridge``: of the broker; ``ordered``: only with ``order=partition``
+    :param only: part of the name of the fault; ``bridge``: of the broker; ``ordered``, ``once``: only with
+        ``order=partition``, ``exactlyOnce``
     :param small: fewer rows, for a short trial
     """
     chance = random.Random(seed)
-    configuration, fault = _drawn(chance, only, bridge, ordered)
+    configuration, fault = _drawn(chance, only, bridge, ordered, once)
     rows = (600 if small else 3_000) * (1 if configuration.pack == "off" else 2)
     amount = Amount(1 if small else 2, PARTITIONS, rows)
     done = Round(seed, spark, configuration, fault)
@@ -91,11 +93,12 @@ def play(
     return done
 
 
-def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool) -> tuple[Configuration, Fault]:
+def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool, once: bool) -> tuple[Configuration, Fault]:
     while True:
         configuration = configurations.draw(chance)
         fault = faults.draw(chance, configuration.bridge)
-        if only in fault.name and bridge in configuration.bridge and configuration.ordered >= ordered:
+        wanted = configuration.ordered >= ordered and configuration.once >= once
+        if wanted and only in fault.name and bridge in configuration.bridge:
             return configuration, fault
 
 

@@ -1,8 +1,8 @@
 """The fault campaign: writes under faults, in configurations and at moments drawn from a seed, judged by an oracle.
 
 ``python -m tests.campaign.run [--minutes N] [--rounds N] [--seed N] [--spark PART] [--only FAULT] [--bridge BROKER]
-[--ordered] [--folder DIR] [--table FILE] [--json FILE]``. Each round prints a line. Round ``i`` of seed ``s`` is round
-0 of seed ``s + i``. The folder of a round that went wrong is kept. The exit status is 1 if there was one.
+[--ordered] [--once] [--folder DIR] [--table FILE] [--json FILE]``. Each round prints a line. Round ``i`` of seed ``s``
+is round 0 of seed ``s + i``. The folder of a round that went wrong is kept. The exit status is 1 if there was one.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def campaign(
     only: str = "",
     bridge: str = "",
     ordered: bool = False,
+    once: bool = False,
     show: Callable[[str], None] = lambda line: print(line, flush=True),
 ) -> list[Round]:
     """Rounds until the time is over, or so many.
@@ -42,7 +43,7 @@ def campaign(
         number = seed + len(done)
         place = folder / f"round-{number}"
         in_spark = random.Random(f"spark {number}").random() < spark
-        one = play(number, place, spark=in_spark, only=only, bridge=bridge, ordered=ordered)
+        one = play(number, place, spark=in_spark, only=only, bridge=bridge, ordered=ordered, once=once)
         show(f"{time.strftime('%H:%M:%S')} {one}")
         if one.wrong:
             show(f"kept: {place}")
@@ -61,6 +62,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the name of a fault")
     parser.add_argument("--bridge", default="", help="part of the name of a broker")
     parser.add_argument("--ordered", action="store_true", help="only configurations with order=partition")
+    parser.add_argument("--once", action="store_true", help="only configurations with exactlyOnce")
     parser.add_argument("--folder", type=Path, help="for what the rounds make")
     parser.add_argument("--table", type=Path, help="write the table here, as Markdown")
     parser.add_argument("--json", type=Path, help="write all rounds here, one a line")
@@ -69,7 +71,7 @@ def main() -> int:
     folder = given.folder or Path(tempfile.mkdtemp(prefix="campaign-"))
     done = campaign(
         folder, seed, minutes=given.minutes, rounds=given.rounds, spark=given.spark, only=given.only,
-        bridge=given.bridge, ordered=given.ordered,
+        bridge=given.bridge, ordered=given.ordered, once=given.once,
     )  # fmt: skip
     if given.json is not None:
         given.json.write_text("".join(f"{json.dumps(one.as_json())}\n" for one in done))

@@ -218,7 +218,8 @@ class PublisherBridge(ABC):
 
     def sent_to(self) -> tuple[str, ...]:
         """Servers that may still have messages of this bridge in their buffers, the present one last, as for
-        :meth:`.BatchLedger.why_unfenced`. Empty: none is known. Any thread may ask."""
+        :meth:`.BatchLedger.why_unfenced`. Empty: none is known. Any thread may ask; also after :meth:`close`, which
+        ends no message that is there."""
         return ()
 
     def duplicate_window(self) -> float | None:

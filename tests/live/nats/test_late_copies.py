@@ -212,18 +212,23 @@ def test_a_repetition_that_does_not_wait_names_each_row_that_is_stored_twice(
     assert len(frozen.named(report, tmp_path / "log")) == 500, "those that were found are stored once"
 
 
-def test_a_link_that_is_slower_than_ids_are_remembered_doubles_nothing(nats_server: NatsServer) -> None:
+@pytest.mark.parametrize(
+    ("pack", "stored"), [({}, 500), ({"pack": "lines", "packMaxRows": "7"}, 0)], ids=["off", "lines"]
+)
+def test_a_link_that_is_slower_than_ids_are_remembered_doubles_nothing(
+    nats_server: NatsServer, pack: dict[str, str], stored: int
+) -> None:
     given = rows(0, 1_000)
     with Admin(nats_server.url) as admin, Proxy(nats_server.url) as proxy:
         admin.create_stream(STREAM, ["once.>"], duplicate_window=WINDOW)
 
         def come() -> Iterator[pa.RecordBatch]:
-            yield from batches(given[:500])
-            eventually(lambda: admin.info(STREAM)["state"]["messages"] == 500, "they are stored")
+            yield from batches(given[:stored])
+            eventually(lambda: admin.info(STREAM)["state"]["messages"] == stored, "they are stored")
             proxy.narrow(10_000)
-            yield from batches(given[500:])
+            yield from batches(given[stored:])
 
-        report = Query(proxy.url, {**OPTIONS, "waitTimeout": "1s"}).attempt(come())
+        report = Query(proxy.url, {**OPTIONS, **pack, "waitTimeout": "1s"}).attempt(come())
         assert report.counts.acked == len(given)
         found = values(admin.messages(STREAM))
     assert found == Counter(given), f"{found.total() - len(given)} are doubled"

@@ -18,6 +18,7 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, BatchHooks, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
+from mama_spark.publishing.exactly_once.partition_leases import RENEWAL
 from mama_spark.publishing.exactly_once.protocol import Attempt, Superseded, task_marker
 from mama_spark.publishing.exactly_once.read_back import DataRemoved
 from mama_spark.publishing.exactly_once.session import BatchSession, Rules
@@ -215,8 +216,10 @@ class Write:
         finally:
             publisher.stop()
             self.stopped.add(here)
-            session.close()
             bridge.close()
+            if here in self.failing:
+                scheduler.sleep(self.lease * RENEWAL)  # its log is written, and its marker renewed meanwhile
+            session.close()
         if failed:
             raise NotAllStored
 

@@ -161,6 +161,26 @@ def test_a_server_that_leads_again_acknowledges_no_ids_of_proposals_that_came_to
     assert stored("n1") == rows
 
 
+def test_a_bridge_that_is_closed_goes_on_to_name_the_servers_that_may_have_its_messages() -> None:
+    """Its marker is renewed once more before it is released."""
+    named: list[tuple[str, ...]] = []
+
+    def task() -> None:
+        bridge = NatsBridge(NatsSettings(("nats://nats:4222",), exactly_once=True))
+        bridge.open()
+        named.append(bridge.sent_to())
+        bridge.close()
+        named.append(bridge.sent_to())
+
+    with simulated(), Scheduler(1) as scheduler:
+        there = scheduler.host("nats")
+        ServerPort(Network(scheduler), there, StreamServer("nats", JetStream(), lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(60.0)
+        assert not scheduler.errors
+    assert named[0] == named[1] != ()
+
+
 @contextlib.contextmanager
 def exactly_once_attempt(owner: str) -> Iterator[tuple[BatchSession, BatchPublisher]]:
     settings = NatsSettings(("nats://n1:4222",), ack_mode="message", exactly_once=True)

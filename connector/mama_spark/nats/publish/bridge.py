@@ -329,7 +329,6 @@ class NatsBridge(PublisherBridge):
             self._fast_ingest.alone.close()
         if self._fences is not None:
             self._fences.close()
-            self._fences = None
             try:
                 connection.ping(_LAST_WORD)
                 connection.driver.discard_unsent(False)
