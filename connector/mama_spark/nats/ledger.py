@@ -68,7 +68,7 @@ class NatsBatchLedger:
             raise
 
     def _check_place(self, connection: SocketConnection) -> None:
-        """:raises ConfigError: the stream of the markers, which others have made, would lose some"""
+        """Check the stream of the markers. ConfigError: others have made it, and it would lose some."""
         known = f"whether {self._place} keeps markers"
         if connection.cached(known) is not None:
             return
@@ -114,7 +114,7 @@ class NatsBatchLedger:
         return names
 
     def _check(self, name: str) -> None:
-        """:raises ConfigError: stored messages of this stream cannot be read back"""
+        """Check a stream of rows. ConfigError: its stored messages cannot be read back."""
         known = self._router.cache.streams.get(name)
         if known is not None:
             require_log(name, known.retention)

@@ -50,8 +50,10 @@ _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
 @dataclass(slots=True)
 class _QueuedBatch:
-    """:ivar rejected, stored: rows that cannot be sent, with the reason, and rows that are stored already
-    :ivar spans: rows that are still to be sent; None = not prepared yet
+    """Flights that wait to be sent.
+
+    :ivar rejected: rows that cannot be sent, with the reason; ``stored``: rows that are stored already
+    :ivar spans: rows still to be sent; None = not prepared yet
     """
 
     flights: FlightBatch
@@ -90,7 +92,7 @@ class BatchPublisher:
         self._changed = threading.Condition()
         self._queue: deque[_QueuedBatch] = deque()
         self._open: dict[int, FlightBatch] = {}
-        self._held_back = False  #: what is queued was tried, and waits for answers or for the bridge
+        self._held_back = False  #: queued messages were tried, and wait for answers or for the bridge
         self._draining = self._stopping = False
         self._opened, self._ended = threading.Event(), threading.Event()
         self._death: BaseException | None = None

@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    :raises OptionError: the port is none
-    """
+    """Run the command. OptionError: the port is none."""
     if not is_port(str(args.port)):
         raise OptionError(f"--port is from 0 to 65535, got {args.port}")
     with stop_on_signals() as stop:

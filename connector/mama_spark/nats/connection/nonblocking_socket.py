@@ -117,7 +117,7 @@ class NonBlockingSocket:
             return
 
     def _failed(self, error: OSError) -> None:
-        """:raises OSError: no address is left; a refusal only if all refuse"""
+        """Go on after a failed address. OSError: none is left; a refusal only if all refuse."""
         if self._error is None or not isinstance(error, ConnectionRefusedError):
             self._error = error
         if not self._addresses:

@@ -13,7 +13,7 @@ from ..settings import NatsSettings
 
 
 def tls_context(settings: NatsSettings) -> ssl.SSLContext:
-    """:raises ConfigError: a file cannot be read"""
+    """Context for these settings. ConfigError: a file cannot be read."""
     with _reads_tls(settings, "tlsCa", "tls_ca"):
         context = ssl.create_default_context(cafile=settings.tls_ca)
     if settings.tls_cert:
@@ -24,7 +24,7 @@ def tls_context(settings: NatsSettings) -> ssl.SSLContext:
 
 @contextmanager
 def _reads_tls(settings: NatsSettings, options: str, *names: str) -> Iterator[None]:
-    """:raises ConfigError: a file is missing, or holds something else; OpenSSL does not say which"""
+    """Map errors of TLS files. ConfigError: one is missing, or holds something else; OpenSSL does not say which."""
     try:
         yield
     except (OSError, ValueError) as e:  # ssl.SSLError is an OSError

@@ -31,7 +31,7 @@ from .offsets import ABSENT
 from .reader import DiscoveryReader
 from .streams import check_version, ensure_streams, find_streams
 
-_MAX_IN_FLIGHT = 4096  #: of events
+_MAX_IN_FLIGHT = 4096  #: events
 
 
 class NatsDiscovery:
@@ -76,7 +76,7 @@ class NatsDiscovery:
         self._clock_offset = found
 
     def create_streams(self) -> None:
-        """Announcing creates missing streams by itself; reading never does.
+        """Create missing streams, as announcements do by themselves; reading never does.
 
         :raises ConfigError: a permission is missing, or another stream takes the subjects
         """
@@ -103,7 +103,7 @@ class NatsDiscovery:
             try:
                 if not reader.api.serves_direct_gets(stream):
                     return False
-            except Unavailable:  # the call that follows retries, and reports the error
+            except Unavailable:  # the next call retries, and reports the error
                 return True
         return True
 
@@ -123,7 +123,7 @@ class NatsDiscovery:
         self.leases.announce(self, Announced(source, record, ttl))
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        """Writes the record first, then removes the renewals: a reader that finds no renewal reads the record."""
+        """Write the record, then remove the renewals: a reader that finds no renewal reads the record."""
         self._ensure_streams()
         self.leases.withdraw(source, record)
 
@@ -133,7 +133,7 @@ class NatsDiscovery:
         return lease_keeper.lease_keeper(place, lambda: NatsLeases(self.settings, self.layout, self._clock_offset))
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
-        """Keeps the order, except for events that the server rejects first and accepts later."""
+        """Publish in order, except for events that the server rejects first and accepts later."""
         self._ensure_streams()
         if self._event_publisher is None:
             self._event_publisher = Appender(
@@ -161,21 +161,21 @@ class NatsDiscovery:
         return self._require_open()[1].images.take()[0]
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """The log names are those of the streams of events and advisories; -1 is the latest, -2 the earliest; a log
-        that is not named begins with its latest."""
+        """Log names are the streams of events and advisories; -1 = latest, -2 = earliest; logs without a name begin at
+        the latest."""
         if where == "image":
             return dict(IMAGE)
         return self._require_open()[1].initial_offset(where)
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
-        """Renewals alone advance the offset only every ten minutes."""
+        """As the contract; renewals alone advance the offset only every ten minutes."""
         return self._require_open()[1].latest_offset(start, limit, until)
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         yield from self._require_open()[1].read(start, end)
 
     def close(self) -> None:
-        """Announced sources are renewed for some more time."""
+        """Close; announced sources are renewed for some more time."""
         connection, self._connection, self._reader = self._connection, None, None
         lease_keeper.release(self)
         if self._event_publisher is not None and connection is not None and not connection.closed:

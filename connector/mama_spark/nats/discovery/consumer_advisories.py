@@ -1,8 +1,8 @@
-"""Reads the server's advisories on consumers that are created and deleted. Pure; no input raises an error.
+"""Reads the server's advisories on created and deleted consumers. Pure; no input raises an error.
 
 ``CONSUMER.CREATED`` and ``CONSUMER.DELETED`` name a stream and a consumer. The filters of the consumer are in another
-record: the audit of the API request that created it. The server sends the two kinds through two queues: each is in
-order, but not relative to the other. So a consumer and its audit are matched by their server times.
+record: the audit of the API request that created it. The server sends the two kinds through two queues, each in order,
+but not relative to the other. So a consumer and its audit are matched by their server times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AUDITS = "$JS.EVENT.ADVISORY.API"
 
 @dataclass(frozen=True, slots=True)
 class ConsumerEvent:
-    """A consumer was created or deleted ``at`` this time (microseconds since the epoch; 0: unreadable)."""
+    """A consumer was created or deleted ``at`` this time (microseconds since the epoch; 0 = unreadable)."""
 
     stream: str
     consumer: str
@@ -52,7 +52,7 @@ class AdvisoryReader:
 
 
 def consumer_event(record: StoredMessage) -> ConsumerEvent | None:
-    """The creation or deletion that a record reports; None for other records and for consumers that are no readers."""
+    """The creation or deletion that a record reports; None for other records, and for consumers that are no readers."""
     for head, deleted in ((CREATED, False), (DELETED, True)):
         if record.subject.startswith(head):
             tokens = record.subject.removeprefix(head).split(".")
@@ -97,9 +97,9 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
 def find_reader(
     consumer_event: ConsumerEvent, deleted: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
 ) -> AdvisoryReader | None:
-    """The audit of a consumer that was created; None if it is not among ``readers``. Consumers created before the last
-    deletion of one with this name (``deleted``) are other ones, and so are those created after the advisory: the
-    advisory may be late, or the audit missing."""
+    """The audit of a created consumer; None if it is not among ``readers``. Consumers of this name created before the
+    last deletion (``deleted``) are other ones, and so are those created after the advisory: the advisory may be late,
+    or the audit missing."""
     since = 0 if deleted is None else deleted.at
     same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
     return max((r for r in same if since <= r.made <= consumer_event.at), key=lambda r: r.made, default=None)
@@ -110,8 +110,8 @@ def events_of(
 ) -> list[DiscoveryEvent]:
     """One event per topic.
 
-    :param found: filters of the consumer; None if they are not known any more
-    :param all_topics: subjects of the stream, for a consumer that filters nothing
+    :param found: filters of the consumer; None = unknown by now
+    :param all_topics: subjects of the stream, for a consumer without filters
     """
     kind = DiscoveryEventKind.UNSUBSCRIBED if one.deleted else DiscoveryEventKind.SUBSCRIBED
     info: dict[str, Any] = {"stream": one.stream, "consumer": one.consumer}

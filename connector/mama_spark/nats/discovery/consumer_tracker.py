@@ -1,4 +1,4 @@
-"""Reads from a stream of advisories which consumers were created and deleted, and their topics."""
+"""Reads a stream of advisories: created and deleted consumers, and their topics."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LATE_US = 1_000_000  #: maximum microseconds between a consumer and its audit, 
 
 
 class _Audits(NamedTuple):
-    """Audits that were read, kept for the advisories that follow: all from sequence ``first`` to ``last``.
-    ``newest``: when the server created the last of them, microseconds since the epoch."""
+    """Audits kept for the next advisories: all from sequence ``first`` to ``last``. ``newest``: time of the last of
+    them at the server, microseconds since the epoch."""
 
     first: int = 0
     last: int = 0
@@ -40,8 +40,8 @@ class ConsumerTracker:
         self._generation, self._audits = "", _Audits()
 
     def changes(self, stream: str, record: StoredMessage, generation: str) -> list[DiscoveryEvent]:
-        """The events of one record of the stream of advisories that was created at ``generation``; cached audits of
-        another stream do not count."""
+        """Events of one record of the stream of advisories created at ``generation``; audits of another stream do not
+        count."""
         if generation != self._generation:
             self._generation, self._audits = generation, _Audits()
         one = adv.consumer_event(record)

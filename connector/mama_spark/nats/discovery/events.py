@@ -70,7 +70,7 @@ def _source(layout: DiscoveryLayout, record: StoredMessage, origin: str) -> Disc
 
 
 def _has_expired(record: StoredMessage) -> bool:
-    """Whether the server has put it in the place of one whose time to live was over."""
+    """Whether the record is the server's marker of one whose time to live has passed."""
     return record.headers.get(MARKER_REASON) == MAX_AGE
 
 
@@ -90,9 +90,9 @@ def image_of(
 ) -> SourcesImage:
     """The image from the records of the stream of sources, ordered by the last write of each source's record.
 
-    :param records: the last one of every subject
+    :param records: the last record of each subject
     :param now: microseconds since the epoch, by the server's clock
-    :param renewed_sources: sources known to be renewed although no renewal is among the records
+    :param renewed_sources: sources certainly renewed, although no renewal is among the records
     """
     sources: dict[SourceKey, dict[str, StoredMessage]] = {}
     entries: list[tuple[int, list[DiscoveryEvent]]] = []

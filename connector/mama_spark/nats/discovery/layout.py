@@ -48,14 +48,14 @@ class BadSubject(MamaError):
 
 
 def as_token(text: str) -> str:
-    """``text`` as one token of a subject: what is no letter, digit, ``_`` or ``-`` becomes ``=XX`` per byte of UTF-8;
-    the empty text is ``=``."""
+    """``text`` as one token of a subject: bytes of other characters than letters, digits, ``_`` and ``-`` become
+    ``=XX``; the empty text is ``=``."""
     return _PLAIN.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), text) or "="
 
 
 @lru_cache(4096)
 def from_token(token: str) -> str:
-    """:raises BadSubject: not a token of :func:`as_token`"""
+    """The text of a token. BadSubject: not made by :func:`as_token`."""
     if token == "=":
         return ""
     if re.fullmatch(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})+", token) is None:
@@ -90,10 +90,7 @@ class DiscoveryLayout:
         return f"{self.topic}.source.{as_token(source.name)}.{number}.{part}"
 
     def source_of(self, subject: str) -> tuple[SourceKey, str]:
-        """Source and part (``rec``, ``warn``, ``live``) of a subject.
-
-        :raises BadSubject: it is none of :meth:`source_subject`
-        """
+        """Source and part (``rec``, ``warn``, ``live``) of a subject. BadSubject: not of :meth:`source_subject`."""
         head = f"{self.topic}.source."
         tokens = subject.removeprefix(head).split(".")
         if not subject.startswith(head) or len(tokens) != 3 or tokens[2] not in (REC, WARN, LIVE):
@@ -101,10 +98,7 @@ class DiscoveryLayout:
         return self._key(tokens[0], tokens[1]), tokens[2]
 
     def source_of_event(self, subject: str) -> SourceKey:
-        """The source of an event, from its subject.
-
-        :raises BadSubject: it is none of :meth:`event_subject`
-        """
+        """The source of an event, from its subject. BadSubject: not of :meth:`event_subject`."""
         tokens = subject.removeprefix(f"{self.topic}.event.").split(".")
         if not subject.startswith(f"{self.topic}.event.") or len(tokens) != 2:
             raise BadSubject(f"subject {subject[:200]!r}")
@@ -156,8 +150,7 @@ class DiscoveryLayout:
         return made
 
     def faults(self, config: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Errors and warnings about the settings of an existing stream, one of :meth:`streams`, as the server reports
-        them."""
+        """Errors and warnings on an existing stream of :meth:`streams`, from its settings at the server."""
         wanted = next(c for c in self.streams() if c["name"] == config["name"])
         wrong = [
             f"{name} is off" for name in ("allow_direct", "allow_msg_ttl") if wanted.get(name) and not config.get(name)

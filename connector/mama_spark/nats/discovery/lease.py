@@ -56,8 +56,8 @@ class NatsLeases:
     def __init__(self, settings: NatsSettings, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.settings, self.layout, self.clock_offset = settings, layout, clock_offset
         self.last_sequences: dict[tuple[SourceKey, str], int] = {}
-        self._unsourced: dict[SourceKey, int] = {}  # sequences of records that were written, and not waited for
-        self._rewrite_at: dict[SourceKey, float] = {}  # monotonic; when a record must be rewritten, or it expires
+        self._unsourced: dict[SourceKey, int] = {}  # sequences of written records, not waited for yet
+        self._rewrite_at: dict[SourceKey, float] = {}  # monotonic time before which a record must be rewritten
         self.connection: SocketConnection | None = None
         self._api = JetStream(self._connect, settings.retry_deadline, settings.connect_timeout)
 
@@ -98,8 +98,8 @@ class NatsLeases:
         self._establish(one)
 
     def _establish(self, one: Announced, keep_foreign: bool = False) -> None:
-        """Renew the lease, then write the record if needed. This order is needed because a record without a
-        renewal never expires, and the process may end at any point.
+        """Renew the lease, then write the record if needed: in this order, because a record without a renewal never
+        expires, and the process may end at any point.
 
         :param keep_foreign: keep a record that another process has written
         :raises LeaseWithdrawn: with ``keep_foreign``, the source was withdrawn
@@ -128,10 +128,7 @@ class NatsLeases:
     def _write_record_if_needed(
         self, one: Announced, current: StoredMessage | None, marker: int, keep_foreign: bool
     ) -> None:
-        """Write the record if it is missing, different, or older than the marker.
-
-        :raises ExpectationFailed: the subject has changed meanwhile
-        """
+        """Write the record if it is missing, different, or older than the marker. ExpectationFailed: it has changed."""
         same = _matches(current, one)
         if keep_foreign and current is not None and WITHDRAWN in current.headers:
             raise LeaseWithdrawn
@@ -246,7 +243,7 @@ class NatsLeases:
 
 
 def _replaced_marker(found: StoredMessage | None) -> int:
-    """The sequence of the marker that a message is, or that it replaced; 0: none."""
+    """Sequence of the marker that a message is, or replaced; 0 = none."""
     if found is None:
         return 0
     if MARKER_REASON in found.headers:

@@ -54,8 +54,8 @@ ABSENT = "absent"  #: generation of a stream of advisories that does not exist y
 
 @dataclass(frozen=True, slots=True)
 class StreamCreationTimes:
-    """Creation time of each stream, as text from the server; empty = it does not exist. Advisories: empty = not
-    requested, :data:`ABSENT` = it does not exist."""
+    """Creation times of the streams, as the server's text; empty = no such stream. Advisories: empty = not requested,
+    :data:`ABSENT` = no such stream."""
 
     sources: str
     events: str
@@ -79,7 +79,7 @@ class DiscoveryOffset:
 
     @property
     def before_streams(self) -> bool:
-        """Whether there were no streams yet: all their records come after this offset."""
+        """Whether this offset is from before the streams: all their records come after it."""
         return not self.generations.events
 
     @classmethod
@@ -105,10 +105,7 @@ class DiscoveryOffset:
 
 
 def parse_offset(position: Position) -> DiscoveryOffset | None:
-    """An offset from its JSON form; None for :data:`IMAGE`.
-
-    :raises ConfigError: it is no offset of NATS discovery
-    """
+    """An offset from its JSON; None for :data:`IMAGE`. ConfigError: not an offset of NATS discovery."""
     if position == IMAGE:
         return None
     try:
@@ -189,10 +186,10 @@ def steps_between(start: DiscoveryOffset | None, end: DiscoveryOffset) -> list[S
 
 
 def _events(start: DiscoveryOffset, end: DiscoveryOffset, fresh: bool) -> list[Step]:
-    """Steps in the stream of events, up to where a new image was taken."""
+    """Steps in the stream of events, up to a new image."""
     image = end.image
     up_to = image.mark[0] if fresh and image is not None else end.events
-    if not start.generations.events:  # there was nothing yet
+    if not start.generations.events:  # from before the streams
         return [RecordRange("events", start.events, up_to, None)]
     if end.generations.events != start.generations.events:
         skip = 0 if image is None else image.sources

@@ -33,7 +33,7 @@ _ADVANCE = 600.0  #: seconds after which an offset advances without an event
 
 
 class DiscoveryReader:
-    """Its only state is a cache: the sequence up to which it found no event."""
+    """Reader whose only state is a cache: the sequence up to which it found no event."""
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout, clock_offset: float) -> None:
         self.api, self.layout = api, layout
@@ -164,8 +164,8 @@ class DiscoveryReader:
     def _scan(
         self, place: tuple[str, str, int], limit: int | None, tells: Callable[[StoredMessage], bool]
     ) -> tuple[int, int]:
-        """Count the events behind ``place`` (a stream, its generation, and a sequence); returns the sequence of the
-        last one and their number."""
+        """Count events behind ``place`` (stream, its generation, sequence); returns the last one's sequence and their
+        number."""
         stream, _, after = place
         after, found = self._scanned.get(place, after), 0
         for page in self.api.pages(stream, after, self._subject(stream)):
@@ -236,7 +236,7 @@ class DiscoveryReader:
         return [] if event is None else [event]
 
     def _lost_events(self, span: RecordRange, after: int) -> list[DiscoveryEvent]:
-        """Gaps for records after ``after`` that may be lost, because the beginning of the stream was removed."""
+        """Gaps for records after ``after`` that may be lost, because the stream has lost its beginning."""
         if after >= span.up_to or self._is_complete(span):
             return []
         stream = getattr(self.layout, span.stream)

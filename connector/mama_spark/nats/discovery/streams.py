@@ -48,7 +48,7 @@ class DiscoveryStreams:
 
 
 def check_version(version: object) -> None:
-    """:raises ConfigError: a server of this version cannot keep discovery"""
+    """Check the server's version. ConfigError: it cannot keep discovery."""
     found = re.search(r"(\d+)\.(\d+)\.\d+", str(version))
     if found is None or (int(found[1]), int(found[2])) < TTL_SINCE:
         needed = ".".join(map(str, TTL_SINCE))
@@ -120,7 +120,7 @@ def _create(api: JetStream, config: dict[str, Any]) -> None:
 
 
 def _check_all(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> None:
-    """:raises ConfigError: the settings of an existing stream are unusable"""
+    """Check the settings of the existing streams. ConfigError: one has unusable ones."""
     for info in found.values():
         if info is not None:
             _check(layout, info)
@@ -146,7 +146,7 @@ def _sourced_until(api: JetStream, layout: DiscoveryLayout) -> int:
 
 
 def _check_sourcing(layout: DiscoveryLayout, sources: StreamInfo, events: StreamInfo) -> None:
-    """:raises ConfigError: the stream of sources was created again, with sequences below those already sourced"""
+    """Check the sequences. ConfigError: the stream of sources was made again, below sequences already sourced."""
     seen = events.sourced.get(layout.sources, 0)
     if sources.last < seen and sources.created > events.created:
         raise ConfigError(
@@ -157,7 +157,7 @@ def _check_sourcing(layout: DiscoveryLayout, sources: StreamInfo, events: Stream
 
 
 class StreamWatch:
-    """The streams as one reader sees them, and the marks that show what they have lost."""
+    """The streams as one reader sees them, and the marks that reveal losses."""
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout) -> None:
         self.api, self.layout = api, layout
@@ -203,7 +203,7 @@ class StreamWatch:
                 if self.mark_exists(here.mark, timeout=_MARK):
                     return here.generations
             except Unavailable:
-                pass  # perhaps the stream is gone
+                pass  # the stream may be gone
         now = self.refresh().generations
         if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
             now = replace(now, advisories=here.generations.advisories)
@@ -212,7 +212,7 @@ class StreamWatch:
     # --- marks ---------------------------------------------------------------------------------------------------
 
     def write_mark(self) -> tuple[int, str]:
-        """Store a mark at the end of the stream of events; its sequence and time."""
+        """Store a mark at the end of the stream of events; returns its sequence and time."""
         self.api.publish(self.layout.mark_subject, b"", {})
         mark = self.api.message(self.layout.events, last_by_subj=self.layout.mark_subject)
         if mark is None:

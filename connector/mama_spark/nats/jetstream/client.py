@@ -398,7 +398,7 @@ def _value(answer: dict[str, Any] | MamaError) -> dict[str, Any]:
 
 
 def read_answer(subject: str, answer: Frame | MamaError | None, final: Collection[int]) -> dict[str, Any]:
-    """:raises MamaError: there is no answer, or it is an error"""
+    """The JSON object of an answer. MamaError: no answer, or an error."""
     if isinstance(answer, NoResponders) and error_codes.NO_RESPONDERS in final:
         raise ApiError("nobody listens to the JetStream API", error_codes.NO_RESPONDERS) from answer
     if isinstance(answer, MamaError):

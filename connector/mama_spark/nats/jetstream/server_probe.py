@@ -64,7 +64,7 @@ class SentTo:
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """:raises ConfigError: not made by :attr:`text`"""
+        """The server of a :attr:`text`. ConfigError: another text."""
         try:
             found: dict[str, Any] = orjson.loads(text)
             return cls(**found)

@@ -77,7 +77,7 @@ def _require_member(streams: StreamSet, number: int, stream: StreamInfo) -> None
 
 
 def _require_growth(streams: StreamSet, known: str, grow: bool) -> None:
-    """:raises ConfigError: the set ``known`` may not become this one"""
+    """Check that the set ``known`` may become this one. ConfigError: it may not."""
     digits = known.partition("..")[2].partition("}")[0]
     if not digits.isdigit() or int(digits) + 1 >= streams.streams.count:
         raise ConfigError(

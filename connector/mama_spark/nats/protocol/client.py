@@ -207,7 +207,7 @@ class ClientProtocol:
         idle = self._heard + PING_INTERVAL
         return min(idle, self._ticked + SILENCE - self._quiet) if self._waits else idle
 
-    # --- what is received ----------------------------------------------------------------------------------------
+    # --- received bytes ------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> list[Event]:
         """Parse bytes of the server, cut anywhere; an incomplete frame is kept."""
@@ -314,7 +314,7 @@ class ClientProtocol:
         if (violation := denied(text)) is not None:
             return [Denied(*violation)]
         self._complaint = text
-        last = self._pings[0][1] if self._pings else self._last_sid  # what came later is answered behind that PONG
+        last = self._pings[0][1] if self._pings else self._last_sid  # later ones are answered behind that PONG
         refused = max((sid for sid in self._subscriptions if self._accepted < sid <= last), default=0)
         if text.lower().startswith(TOO_MANY) and refused and len(self._subscriptions) > 1:  # or it closes
             return [Complaint(text), Denied("limit", self._subscriptions.pop(refused))]
@@ -327,7 +327,7 @@ class ClientProtocol:
         self._login = lambda _: {}
         return [Lost(cause, text)]
 
-    # --- what is sent --------------------------------------------------------------------------------------------
+    # --- sent bytes ----------------------------------------------------------------------------------------------
 
     def send_subscribe(self, subject: str) -> tuple[int, bytes]:
         """The id of a new subscription, which lives until :meth:`send_unsubscribe`, and the bytes to write now."""

@@ -80,7 +80,7 @@ class ServerInfo:
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
-        """:raises ProtocolError: a value has a wrong type"""
+        """Read the INFO of a server. ProtocolError: a value has a wrong type."""
         urls = info.get("connect_urls") or []
         size = info.get("max_payload", _DEFAULT_MAX_PAYLOAD)
         texts = [info.get(key, "") for key in ("server_name", "version", "nonce", "server_id")]

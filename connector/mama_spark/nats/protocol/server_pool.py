@@ -45,7 +45,7 @@ class Server:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """:raises ConfigError: it is no URL of a server that is reached by TCP"""
+        """The server of a URL. ConfigError: not a URL of a server that is reached by TCP."""
         try:
             parts = urlsplit(with_scheme(url.strip()))
             host, port = parts.hostname, parts.port or _PORT

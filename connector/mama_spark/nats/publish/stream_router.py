@@ -182,7 +182,7 @@ class StreamRouter:
         self._require_safe_dedup(stream)
 
     def _validate(self, stream: StreamInfo) -> None:
-        """:raises ConfigError: a publisher that waits for acknowledgements cannot use it"""
+        """Check a stream, with warnings. ConfigError: a publisher that waits for acknowledgements cannot use it."""
         if stream.no_ack and self.acks.mode != "none":
             raise ConfigError(f"stream {stream.name!r} never acknowledges (no_ack): use ackMode=none or change it")
         if self.settings.ack_mode == "batch" and not stream.batched:
@@ -318,7 +318,7 @@ class StreamRouter:
         return s.exactly_once or s.stream is not None or self.acks.mode == "batch" or self.acks.may_become_batches
 
     def _refuse_weights(self, topics: list[str]) -> None:
-        """:raises ConfigError: messages of one topic go to several streams, where one is required"""
+        """Check that topics lead to one stream each. ConfigError: one leads to several, where one is required."""
         split = next((t for t in topics if len(self.cache.led.get(t, ())) > 1), None)
         if split is None or not self._must_know_streams():
             return

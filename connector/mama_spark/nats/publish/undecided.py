@@ -37,7 +37,9 @@ _ASK_AGAIN = 1.0  #: seconds
 
 @dataclass(slots=True)
 class _Alone:
-    """:ivar left: number of messages that must still be stored anew
+    """State of a stream to which messages go alone.
+
+    :ivar left: number of messages that must still be stored anew
     :ivar asked: number of the question to the leader; ``ask_at``: time of the next one
     """
 

@@ -36,7 +36,7 @@ _JETSTREAM_CHECKED = "whether JetStream answers"
 
 
 class NatsLogs(LogConnection, RecordLogBridge):
-    """:param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`"""
+    """Bridge of record logs; ``timeout``: seconds without an answer before ``Unavailable``."""
 
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else repr(self._connection)
@@ -70,11 +70,11 @@ class NatsLogs(LogConnection, RecordLogBridge):
         return stream_names(self.api, subject)
 
     def _names_of(self, topic: str) -> list[str]:
-        """:raises ConfigError: no stream stores this topic"""
+        """Streams that store this topic. ConfigError: none does."""
         named = not topic.startswith(("*", ">"))
         takes = {name: self._config(name) for name in self._names(topic) if named or not _is_own(name)}
         stores = {name for name, config in takes.items() if config is None or may_store(config, topic)}
-        streams = self._streams()  # a stream stores what its transform makes beside one that takes it
+        streams = self._streams()  # a stream stores results of its transform beside one that takes the topic
         stores |= {one.name for one in streams if may_store(one.config, topic) and (named or not _is_own(one.name))}
         if stores:
             return sorted(stores)

@@ -100,7 +100,7 @@ class PullSubscription:
             except MamaError as e:  # another subscription may succeed
                 self.fail(SubscriptionBroken(str(e)))
 
-    # --- what comes ----------------------------------------------------------------------------------------------
+    # --- deliveries ----------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes, at: int) -> int:
         while (end := self._parser.take(data, at, ROWS)) > at:

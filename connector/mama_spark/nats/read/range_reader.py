@@ -73,7 +73,7 @@ class RangeReader(Generic[T]):
         self._exhausted = False  # two consumers reported later that nothing is left, perhaps wrongly
 
     def __iter__(self) -> Iterator[T]:
-        """:raises Unavailable: no replica has all of the range within the time limit"""
+        """Results of the range. Unavailable: no replica has all of it within the time limit."""
         course, until = self._course, time.monotonic() + self._timeout
         while course.position < self._wanted.up_to:
             before = course.position
@@ -130,7 +130,7 @@ class RangeReader(Generic[T]):
                 self._check_identity()
 
     def _check_identity(self) -> None:
-        """:raises ConfigError: the stream was deleted, or deleted and created again"""
+        """Check that the stream is the same. ConfigError: it was deleted, and perhaps created again."""
         if self._logs.stream(self._stream.name).created != self._stream.created:
             raise ConfigError(f"stream {self._stream.name!r} was deleted and made again while it was read")
 

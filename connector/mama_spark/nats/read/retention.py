@@ -25,7 +25,7 @@ _FLAGS = {
 
 
 def require_log(name: str, retention: str) -> None:
-    """:raises ConfigError: the stream drops records that its consumers have taken"""
+    """Check the retention. ConfigError: the stream drops records that its consumers have taken."""
     if retention != "limits":
         raise ConfigError(
             f"stream {name!r} has the retention {retention!r}: it drops what its consumers have taken, so it cannot be "
@@ -35,7 +35,7 @@ def require_log(name: str, retention: str) -> None:
 
 
 def require_newest(info: StreamInfo) -> None:
-    """:raises ConfigError: the stream does not keep the last message of each subject, under that subject"""
+    """Check that a stream keeps the last message of each subject, under that subject. ConfigError: it does not."""
     require_log(info.name, info.retention)
     found = [
         text.format(value)

@@ -226,6 +226,6 @@ def _show_progress(api: JetStream, stream: str, consumer: str, following: int, f
 
 
 def _require_name(name: str, of: str) -> None:
-    """:raises ConfigError: not a name of a stream or consumer"""
+    """Check the name of a stream or consumer. ConfigError: it is none."""
     if not name or any(c in name for c in " .*>/\\\t\r\n\0"):
         raise ConfigError(f"{name!r} is no name of {of}")

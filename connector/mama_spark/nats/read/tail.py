@@ -41,7 +41,7 @@ class Asked:
     """A request to the JetStream API, without a wait for its answer."""
 
     def __init__(self, connection: SocketConnection, call: str, body: dict[str, Any] | None, timeout: float) -> None:
-        """:raises Unavailable: not connected"""
+        """Send the request. Unavailable: not connected."""
         self._connection, self._subject = connection, f"{connection.api_prefix}{call}"
         self._until = time.monotonic() + timeout
         self._answers: list[Frame | None] = []

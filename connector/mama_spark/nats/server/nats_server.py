@@ -157,13 +157,13 @@ class NatsServer:
                 return self
             except Unavailable:
                 self.port_taken = b"address already in use" in self.log.read_bytes()[self._logged :]
-                # while it was down, another process may have got its port for a moment
+                # another process may have taken its port for a moment meanwhile
                 if not again or not self.port_taken or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
     def spawn(self) -> None:
-        """Does not wait: nodes of a cluster become ready together."""
+        """Start without a wait: nodes of a cluster become ready together."""
         self.folder.mkdir(parents=True, exist_ok=True)
         conf = self.folder / "nats-server.conf"
         conf.touch(mode=0o600)  # it may contain passwords
@@ -214,10 +214,7 @@ class NatsServer:
             return False
 
     def ask(self, path: str) -> dict[str, Any]:
-        """JSON of a monitoring page, e.g. ``jsz?streams=true``.
-
-        :raises OSError: it does not answer, or not with 200
-        """
+        """JSON of a monitoring page, e.g. ``jsz?streams=true``. OSError: no answer, or not with 200."""
         with urllib.request.urlopen(f"{self.monitor}/{path}", timeout=5) as page:
             answer: dict[str, Any] = json.load(page)
             return answer
@@ -243,7 +240,7 @@ class NatsServer:
         self.start()
 
     def pause(self) -> None:
-        """Send SIGSTOP: connections stay open without answers. Returns when all threads have stopped: slow on a busy
+        """Send SIGSTOP: connections stay open without answers. Returns once all threads have stopped, slowly on a busy
         machine."""
         self._signal(signal.SIGSTOP)
         until, asked = time.monotonic() + STOP_TIMEOUT, os.WSTOPPED | os.WNOWAIT | os.WNOHANG

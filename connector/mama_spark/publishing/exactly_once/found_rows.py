@@ -284,7 +284,7 @@ class Plan:
         self.matched: list[tuple[int, Int64s, Int64s]] = []
 
     def add(self, run: int, contents: Int64s, places: Int64s, *, mine: bool) -> None:
-        """:param contents: one for each of ``places``, ascending: each content once in a call, or one content alone"""
+        """Plan ``places`` for ascending ``contents``, one for each: each content once in a call, or one alone."""
         if not len(contents):
             return
         before = self.rows.counts[contents] - self.want[contents]

@@ -25,7 +25,9 @@ Unpack = Callable[[Records], tuple[Digests, Int64s]]
 
 
 class StoredRows:
-    """:ivar rows: stored rows by the content that default ids name, or by the user's ids
+    """Rows of a batch that one stream has stored.
+
+    :ivar rows: by the content that default ids name, or by the user's ids
     :ivar others: sequence by id of messages with other ids (dead letters)
     :ivar packs: numbers in the ids of packed messages, by partition and hash of the pack
     """
@@ -53,9 +55,7 @@ class StoredRows:
 
 @dataclass(frozen=True, slots=True)
 class IdReader:
-    """:ivar prefixed: ids are default ids, which name the content; False = the user's ids
-    :ivar unpack: reads packed messages; None = a message is a row
-    """
+    """Reads rows from stored messages: by default ids if ``prefixed``, else by the user's; ``unpack``: reads packs."""
 
     prefixed: bool = True
     unpack: Unpack | None = None

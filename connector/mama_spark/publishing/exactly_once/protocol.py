@@ -32,7 +32,7 @@ has, so no broker drops it as another row.
 sending after a lease without a renewal; the next attempt changes the marker only after it has stood still for a lease,
 and reads back then. Messages in transit from earlier attempts are waited for: a task marker names the *servers* that
 its owner sends to, each before its first message, and the attempt that takes the marker over asks the ledger until none
-of them hands on any more (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads
+of them hands on a message (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.why_unfenced`). So each attempt reads
 every message that earlier ones have stored or will store. A released marker names no server if all messages were
 answered. Messages that a leader has taken and not stored yet are waited for, too
 (:meth:`~mama_spark.contracts.batch_ledger.BatchLedger.decided_last`). The runs of a batch follow one another in the
@@ -115,7 +115,9 @@ def token(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BatchMarker:
-    """:ivar runs: the latest runs of the batch, the present one last
+    """Value of the batch marker of a stream.
+
+    :ivar runs: the latest runs of the batch, the present one last
     :ivar after: last sequence of the stream before the batch began; ``identity``: of the stream then
     :ivar until: last sequence of the stream before the present run publishes; None = no earlier run
     :ivar open: the present run may publish
@@ -137,7 +139,9 @@ class BatchMarker:
 
 @dataclass(frozen=True, slots=True)
 class TaskMarker:
-    """:ivar after: last sequence of the stream before the first attempt of this run
+    """Value of the task marker of a partition and stream.
+
+    :ivar after: last sequence of the stream before the first attempt of this run
     :ivar released: the owner publishes nothing more
     :ivar renewed: number of renewals
     :ivar servers: servers that may still hand on messages of the owner, or of attempts before it
@@ -191,7 +195,7 @@ class Superseded(Unavailable):
 
 
 def require_run(me: Attempt, found: BatchMarker | None) -> None:
-    """:raises Superseded: the batch marker does not name this run"""
+    """Check that the batch marker names this run. Superseded: it does not."""
     if found is None or (found.batch, found.run) != (me.batch, me.run):
         raise taken_over(me)
 
@@ -208,10 +212,8 @@ class Step(Enum):
 
 
 class Turn:
-    """Makes a marker name this attempt: :meth:`step` says what to do after each read, until its last step.
-
-    :param lease: seconds, by our own clock, for which a marker must stand still before it is taken from its owner
-    """
+    """Steps to a marker that names this attempt; ``lease``: seconds, by our own clock, for which a marker must stand
+    still before it is taken from its owner."""
 
     def __init__(self, me: Attempt, lease: float) -> None:
         self._me, self._lease = me, lease
@@ -241,7 +243,7 @@ class BatchTurn(Turn):
         self._identity, self.last, self._ask_last = bounds.identity, bounds.last, ask_last
 
     def step(self, marker: Marker, now: float) -> BatchMarker | float | Step:
-        """:raises Superseded: a later run has the batch"""
+        """As :meth:`Turn.step`. Superseded: a later run has the batch."""
         me, found, wait = self._me, batch_marker(marker.value), self._wait(marker, now)
         if found is None or found.batch < me.batch:  # no run has begun it
             return BatchMarker(me.batch, (me.run,), me.prefix, me.form, self._identity, self.last)
@@ -253,7 +255,7 @@ class BatchTurn(Turn):
         if found.run != me.run:  # an earlier run has it: seize it
             return replace(found, runs=(*found.runs[-7:], me.run), after=min(found.after, self.last), open=False)
         if found.open:
-            restored = self.last < found.after  # what this run stores from there on is of the batch, too
+            restored = self.last < found.after  # rows that this run stores from there on are of the batch, too
             return replace(found, after=self.last) if restored else Step.GO
         if wait > 0:  # the earlier run may still publish
             return wait
@@ -292,7 +294,7 @@ class TaskTurn(Turn):
 
 
 def check_same_write(me: Attempt, found: BatchMarker) -> None:
-    """:raises ConfigError: an earlier run gave the rows of this batch other ids, or packed them otherwise"""
+    """Check that ids and form are unchanged. ConfigError: an earlier run made others for the rows of this batch."""
     if found.prefix != me.prefix:
         raise ConfigError(
             f"batch {me.batch} was begun with ids that begin with {found.prefix!r}, and now they begin with "

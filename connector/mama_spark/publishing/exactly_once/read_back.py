@@ -29,9 +29,7 @@ class Ask(Protocol):
 
 
 class ReadBack:
-    """:param reader: reads the rows of a message
-    :param publish_anyway: publish rows that cannot be read back, instead of an error
-    """
+    """Reads back rows of a batch; ``publish_anyway``: publish rows that cannot be read back, instead of an error."""
 
     def __init__(self, ledger: BatchLedger, me: Attempt, reader: IdReader, publish_anyway: bool, ask: Ask) -> None:
         self._ledger, self._me, self._reader, self._publish_anyway = ledger, me, reader, publish_anyway

@@ -45,7 +45,9 @@ _LOOK = 1.0  #: seconds that one stream may block the publisher, which has other
 
 
 class Rules(NamedTuple):
-    """:ivar lease: length of a lease in seconds
+    """Options of a write that is stored once.
+
+    :ivar lease: length of a lease in seconds
     :ivar publish_anyway: publish rows that cannot be read back, instead of an error
     :ivar wait: repeat requests while the middleware does not answer
     :ivar reader: reads the rows of a message
@@ -86,7 +88,7 @@ class BatchSession:
         self._stream_of: dict[str, str | None] = {}  # by topic; None = without markers
 
     def open(self) -> None:
-        """:raises ConfigError, Unavailable: see :meth:`.BatchLedger.open`"""
+        """Open the ledger. ConfigError, Unavailable: see :meth:`.BatchLedger.open`."""
         self._ask(self._ledger.open)
 
     def close(self) -> None:

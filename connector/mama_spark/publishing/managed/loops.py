@@ -61,7 +61,7 @@ class PublisherLoops:
         self.draining = self._publish_done = False
         self.drained = threading.Event()
         self._settled = threading.Event()  # for the publish runner: there may be room
-        self._launched = threading.Event()  # for the flights runner: there is something to wait for, or an end
+        self._launched = threading.Event()  # for the flights runner: there are answers to wait for, or an end
         self._core = threading.RLock()  # guards window, bridge and batches
         self._sending = threading.Event()  # the publish runner wants the bridge
         self._open: dict[int, FlightBatch] = {}

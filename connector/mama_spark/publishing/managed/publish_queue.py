@@ -47,7 +47,7 @@ class PublishQueue:
         return self._why is not None
 
     def raise_closed(self) -> None:
-        """:raises MamaError: the error of :meth:`close`"""
+        """Raise the error of :meth:`close`, if the queue is closed."""
         if self._why is not None:
             raise self._why()
 

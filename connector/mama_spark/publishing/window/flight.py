@@ -1,4 +1,4 @@
-"""States of a flight (one message on its way) and the table of legal transitions. Pure.
+"""States of a flight (one message in transit) and the table of legal transitions. Pure.
 
 A flight is in exactly one state; :data:`TABLE` holds every legal transition, and any other raises
 :class:`IllegalFlightStep`. Three terminal states are the listener methods of the specification (MP-12 to MP-14); the

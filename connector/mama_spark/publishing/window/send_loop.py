@@ -1,6 +1,6 @@
 """The steps by which every sender publishes through a bridge: prepare, launch, resend, flush, receive.
 
-A :class:`SendLoop` asks the window what may go, makes the calls of the bridge, and gives the window what comes back.
+A :class:`SendLoop` asks the window for messages to send, calls the bridge, and gives the window the answers.
 Its caller decides when, and how long to wait: :class:`~mama_spark.publishing.batch_publisher.BatchPublisher`, the
 runners of the managed publisher, and :class:`~mama_spark.publishing.window.blocking_sender.BlockingSender`.
 """

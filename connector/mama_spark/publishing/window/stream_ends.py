@@ -9,7 +9,7 @@ _MOST = 4096  #: moments kept beside the first: one for each message in flight
 
 
 class StreamEnds:
-    """:param first: a last sequence from before the first send"""
+    """Last sequences of one stream; ``first``: one from before the first send."""
 
     def __init__(self, first: int) -> None:
         self._ends = [(-math.inf, first)]

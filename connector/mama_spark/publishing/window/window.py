@@ -174,7 +174,7 @@ class Window(FlightAccounts):
             yield head.flights, head.rows[:PROBE] if self.paused else head.rows
             before = len(head.rows)
             if self.resends.head() is head and (self.policy.ordered or len(head.rows) == before):
-                return  # the bridge took nothing, or not all of what must stay in front
+                return  # the bridge took none, or not all that must stay in front
 
     def relaunch(self, flights: FlightBatch, rows: Int64s, now: float, begun: float | None = None) -> int:
         """As :meth:`launch`, for resends that the bridge took."""

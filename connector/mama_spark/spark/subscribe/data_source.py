@@ -70,7 +70,9 @@ def schema_for(given: dict[str, str]) -> StructType:
 def batch_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
 ) -> MamaSubReader:
-    """:param loaded_at: time of ``load()``, microseconds since the epoch
+    """Reader of a batch.
+
+    :param loaded_at: time of ``load()``, microseconds since the epoch
     :param cluster_cores: tasks that run at once, for the number of tasks; None = unknown
     """
     options = _options(given, BATCH_READ)
@@ -231,7 +233,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return end
 
     def _position(self, given: dict[str, Any]) -> Offsets:
-        """:raises ConfigError: the offset is of another kind of query, or of another bucket, whose keys would mix in"""
+        """Offsets from Spark. ConfigError: they are of another kind of query, or of another bucket."""
         found, current, bucket = from_json(given), self.options.current, self.options.bucket
         if bucket is not None and (others := [name for name in found if name != self.options.stream]):
             raise ConfigError(

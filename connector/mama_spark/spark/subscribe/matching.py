@@ -12,7 +12,7 @@ from .offsets import Offsets, advance, backlog_of, share_evenly
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """:ivar rows: approximate maximum number of rows of a micro-batch"""
+    """Maximum numbers of records and, approximately, of rows in a micro-batch; None = no limit."""
 
     records: int | None
     rows: int | None

@@ -121,7 +121,7 @@ def _position_json(p: StreamPosition) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """:raises ConfigError: not an offset of this format"""
+    """Offsets from their JSON. ConfigError: not of this format."""
     try:
         return {
             str(stream): StreamPosition(

@@ -49,7 +49,7 @@ class RowUnpacker:
         return self._malformed + (0 if self._decoder is None else self._decoder.bad)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
-        """:raises MamaError: with ``FAILFAST``, a message does not fit; with ``failOnCorrupt``, a bad Tango record"""
+        """Batches of rows. MamaError: a message does not fit (``FAILFAST``), or is a bad record (``failOnCorrupt``)."""
         for some, found in self._unpacked(records):
             if some.faults:
                 found.errors.update(_faults_of_rows(some, found))
@@ -122,7 +122,7 @@ def _type_name(kind: pa.DataType) -> str:
 
 
 def _as_json(columns: pa.RecordBatch) -> pa.RecordBatch:
-    """:raises ValueError: a value has no JSON, or all of it would be too large"""
+    """The columns as one of JSON. ValueError: a value has no JSON, or all of it would be too large."""
     try:
         return as_json_column(columns)
     except ValueError as e:
