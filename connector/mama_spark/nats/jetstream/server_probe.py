@@ -43,8 +43,8 @@ _LATE = 0.5  #: seconds by which an answer may be slower than the first; a slowe
 class SentTo:
     """A server that messages were sent to.
 
-    :ivar id: id of its process
-    :ivar own: its address is certainly its own: a refusal of a connection there comes from no other server
+    :ivar id: of its process
+    :ivar own: its address is surely its own: nobody else can refuse connections there
     """
 
     name: str
@@ -76,10 +76,10 @@ class SentTo:
 
 
 def why_unfenced(settings: NatsSettings, server: SentTo, topics: Sequence[str]) -> dict[str, str]:
-    """Why messages sent to a server before now may still be stored, for people, by topic; settled topics are left out.
-    Waits ``SETTLE`` seconds, and for answers.
+    """Why what was sent to a server before now may still be stored, for people, by topic; those are not in it of which
+    it may not. Waits ``SETTLE`` seconds, and for answers.
 
-    :param topics: one topic of each stream that was published to
+    :param topics: one of each stream that was published to
     """
     why = _why_unfenced(settings, server, topics)
     return {topic: f"{server} may still have messages: {text}" for topic, text in why.items()}

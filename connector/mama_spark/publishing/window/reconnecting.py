@@ -56,8 +56,8 @@ class OutageTimer:
 
 
 class ReconnectingBridge(Generic[B]):
-    """Bridge that ``make`` gives, opened when needed and again after a retryable error; for one thread. A call fails
-    after ``timeout`` seconds of an outage."""
+    """Calls a bridge from one thread; opens one that ``make`` gives when it is needed and after a retryable error. A
+    call fails after ``timeout`` seconds of an outage."""
 
     def __init__(
         self,
