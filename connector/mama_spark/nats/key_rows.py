@@ -34,7 +34,7 @@ COLUMNS = {
 _KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
 _HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
-#: Headers that would store another change than the columns.
+#: They would store another change than the columns say.
 _RESERVED = {
     **dict.fromkeys((kv.OPERATION.lower(), kv.ROLLUP.lower()), "use the column operation"),
     EXPECTED_LAST.lower(): "use the column expectedRevision",

@@ -17,9 +17,9 @@ _IN_MEMORY = 32 << 20  #: bytes above which a file is used
 
 
 def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
-    """The last record of each topic, in order, yielded after the whole read; up to sequence ``distinct``, no topic has
-    two. Many records wait in a file; in memory stay 8 bytes of each one behind ``distinct``, and the topics that may
-    have several."""
+    """The last record of each topic, in order; up to sequence ``distinct``, no topic has two. All are held until the
+    last one has come, in a file if they are many; in memory stay 8 bytes of each behind ``distinct``, and the topics
+    that may have several."""
     n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:
         for records in map(_last_in_batch, batches):
