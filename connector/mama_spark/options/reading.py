@@ -83,8 +83,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     include_deleted: bool = option(
         "boolean", boolean, False, _WHAT,
-        "With `latestPerTopic`: also topics whose value is deleted, purged or expired.",
-        scope=NATS,
+        "With `latestPerTopic`: also deleted, purged and expired topics.", scope=STORED,
     )  # fmt: skip
     pattern: str | None = option(
         "regular expression", text, None, _WHAT,
