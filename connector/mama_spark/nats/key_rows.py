@@ -26,14 +26,15 @@ from .settings import DEFAULT_API_PREFIX, NatsSettings
 COLUMNS = {
     "key": "string",
     "value": "binary or string",
-    "operation": "string: put, delete or purge",
+    "operation": "string: put, delete, purge or expired",
     "expectedrevision": "long: the revision that the key must have; 0 = it must not exist",
     "ttl": "string: a duration, such as 30s",
     "headers": "as of messages",
 }
 _KEYS = "letters, digits, and - / _ = or a dot that is not at an end"
 _TEXTS = ("key", "operation", "ttl")
-_HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}}
+_PURGE = {kv.OPERATION: kv.PURGE, kv.ROLLUP: kv.ROLLUP_SUBJECT}
+_HEADERS = {"delete": {kv.OPERATION: kv.DELETE}, "purge": _PURGE, "expired": _PURGE}
 #: They would store another change than the columns say.
 _RESERVED = {
     **dict.fromkeys((kv.OPERATION.lower(), kv.ROLLUP.lower()), "use the column operation"),
@@ -124,10 +125,10 @@ class KeyCodec:
         operations = pc.fill_null(_texts(given.get("operation"), n), PUT.encode())
         puts, known = pc.equal(operations, PUT.encode()), pa.array([PUT.encode(), *map(str.encode, _HEADERS)])
         for row in _where(pc.invert(pc.is_in(operations, known))):
-            bad.setdefault(row, BadRow(f"no operation is {_shown(operations[row])}: put, delete or purge"))
+            bad.setdefault(row, BadRow(f"no operation is {_shown(operations[row])}: put, delete, purge or expired"))
         values = _texts(given.get("value"), n)
         for row in _where(pc.and_(puts, values.is_null())):
-            bad.setdefault(row, BadRow.of_null("payloads", "the value is null: only delete and purge have none"))
+            bad.setdefault(row, BadRow.of_null("payloads", "the value is null: a put needs one"))
         payloads = pc.if_else(pc.and_(puts, values.is_valid()), values, b"")
 
         entries = [

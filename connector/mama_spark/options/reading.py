@@ -83,8 +83,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     include_deleted: bool = option(
         "boolean", boolean, False, _WHAT,
-        "With `latestPerTopic`: also topics whose value is deleted, purged or expired.",
-        scope=NATS,
+        "With `latestPerTopic`: also deleted, purged and expired topics.", scope=STORED,
     )  # fmt: skip
     pattern: str | None = option(
         "regular expression", text, None, _WHAT,
@@ -241,6 +240,11 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
                 f"options {which}Offsets and {which}Timestamp have no effect with latestPerTopic, which reads what is "
                 "there now; with a bucket, latestPerTopic=false reads its history",
             )
+        require(
+            not (self.current and self.streams),
+            "options latestPerTopic and streams exclude each other: a topic may have moved between the members; read "
+            "each by option stream",
+        )
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         require(
             least is None or most is None or least <= most,

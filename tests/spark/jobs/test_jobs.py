@@ -30,6 +30,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.discovery_watcher import Watcher
+from tests.support.malamute.restartable_broker import RestartableBroker
 from tests.support.mama.discovery_harness import ForeignAnnouncer, create_streams, desk, line
 from tests.support.nats.buckets import make, write
 from tests.support.nats.nats_servers import Admin
@@ -405,3 +406,23 @@ def test_mirror_job_keeps_a_table_like_a_bucket_and_goes_on_where_it_was(
         "k2": (b"new", 52),
     }
     assert main(["check", nats_server.url, "-o", "bucket=devices", "--table", str(devices)]) == 0
+
+
+@pytest.mark.thorough
+def test_mirror_job_keeps_the_last_message_of_each_topic(
+    spark: SparkSession, room: RestartableBroker, tmp_path: Path
+) -> None:
+    room.create("ORDERS", "orders.>")
+    conf = conf_file(
+        tmp_path / "mirror.toml",
+        mamasub={**room.options("ORDERS"), "topics": "orders.>", "latestPerTopic": True},
+        output={"path": str(tmp_path / "table")},
+        stream={"checkpointLocation": str(tmp_path / "checkpoint"), "trigger": "availableNow"},
+    )
+    for batch, topics in enumerate(("aba", "bc")):
+        sent = [(f"orders.{topic}", b"%d" % batch) for topic in topics]
+        write = Query("", {**room.options("ORDERS"), "exactlyOnce": "false"}, batch)
+        assert write.attempt(sent).counts.acked == len(sent)
+        in_session(spark, "mirror", conf)
+    found = {row["topic"]: (row["value"], row["sequence"], row["operation"]) for row in delta_rows(tmp_path / "table")}
+    assert found == {"orders.a": (b"0", 3, "put"), "orders.b": (b"1", 4, "put"), "orders.c": (b"1", 5, "put")}

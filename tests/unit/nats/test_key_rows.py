@@ -42,17 +42,19 @@ def test_good_rows() -> None:
             {"key": "a", "value": b"left", "operation": "delete", "expectedrevision": 0},
             {"key": "a", "operation": "purge", "ttl": "1500ms"},
             {"key": "a", "operation": "purge"},
+            {"key": "a", "operation": "expired", "ttl": "2s"},
         ],
         ttl=30.0,
     )
-    assert topics == ["$KV.B.a/b=c.d-e_F", *["$KV.B.a"] * 4]
-    assert payloads == [b"1", b"", b"", b"", b""]
+    assert topics == ["$KV.B.a/b=c.d-e_F", *["$KV.B.a"] * 5]
+    assert payloads == [b"1", *[b""] * 5]
     assert headers == [
         {"Nats-TTL": "30"},
         {"Nats-Expected-Last-Subject-Sequence": str(2**62), "Nats-TTL": "5400"},
         {"KV-Operation": "DEL", "Nats-Expected-Last-Subject-Sequence": "0"},
         {"KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "1500ms"},
         {"KV-Operation": "PURGE", "Nats-Rollup": "sub"},
+        {"KV-Operation": "PURGE", "Nats-Rollup": "sub", "Nats-TTL": "2"},
     ]
     assert bad == {}
 
@@ -67,9 +69,8 @@ def test_good_rows() -> None:
         ({"key": "a b", "value": b"1"}, f"no key is 'a b': {NO_KEY}"),
         ({"key": "a.*", "value": b"1"}, f"no key is 'a.*': {NO_KEY}"),
         ({"key": "ä", "value": b"1"}, f"no key is 'ä': {NO_KEY}"),
-        ({"key": "a"}, "the value is null: only delete and purge have none"),
-        ({"key": "a", "value": b"1", "operation": "PUT"}, "no operation is 'PUT': put, delete or purge"),
-        ({"key": "a", "operation": "expired"}, "no operation is 'expired': put, delete or purge"),
+        ({"key": "a"}, "the value is null: a put needs one"),
+        ({"key": "a", "value": b"1", "operation": "PUT"}, "no operation is 'PUT': put, delete, purge or expired"),
         ({"key": "a", "value": b"1", "expectedrevision": -1}, "no revision is -1: the last one of the key, or 0"),
         ({"key": "a", "value": b"1", "ttl": "soon"}, "the ttl must be a positive duration, such as 500ms, 30s, 5m, 2h"),
         ({"key": "a", "operation": "delete", "ttl": "5s"}, "a delete has no ttl: the key keeps its earlier values"),

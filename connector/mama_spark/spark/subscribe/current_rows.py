@@ -18,8 +18,8 @@ _IN_MEMORY = 32 << 20  #: bytes above which a file is used
 
 def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
     """The last record of each topic, in order; up to sequence ``distinct``, no topic has two. All are held until the
-    last one has come, in a file if they are many; in memory stay 8 bytes of each behind ``distinct``, and the topics
-    that may have several."""
+    last one has come, in a file if they are many; in memory stay 8 bytes of each behind ``distinct``, 8 of each that
+    is replaced, and the topics that may have several."""
     n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:
         for records in map(_last_in_batch, batches):
@@ -36,14 +36,16 @@ def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Reco
         hashes.sort()
         several = np.unique(hashes if distinct else hashes[1:][hashes[1:] == hashes[:-1]])
         del hashes, known
-        last, replaced = dict[str, int](), list[int]()
+        last, replaced = dict[str, int](), array("q")
         for records in again() if len(several) else ():
             rows = np.flatnonzero(is_among(_hashes(records.topics), several))
             topics = records.topics.take(pa.array(rows)).to_pylist()
             for topic, sequence in zip(topics, records.sequences[rows].tolist(), strict=True):
-                replaced += [last[topic]] if topic in last else []
+                if topic in last:
+                    replaced.append(last[topic])
                 last[topic] = sequence
-        gone = np.sort(np.array(replaced, np.int64))
+        gone = np.frombuffer(replaced, np.int64)
+        gone.sort()
         for records in again():
             yield records.take(np.flatnonzero(~is_among(records.sequences, gone)))
 

@@ -202,6 +202,7 @@ def test_current_records_are_divided_by_sequence() -> None:
         ({"bucket": "b", "decompress": "true"}, "options bucket and decompress exclude each other"),
         ({"bucket": "b", "unpack": "true"}, "option unpack has no effect with bucket"),
         ({"bucket": "b", "startingOffsets": "latest"}, "startingOffsets and startingTimestamp have no effect with"),
+        ({"streams": "s-*", "latestPerTopic": "true"}, "options latestPerTopic and streams exclude each other"),
         ({"topics": "a", "includeDeleted": "true"}, "includeDeleted has no effect without latestPerTopic or bucket"),
         ({"url": "mlp://h:9999/s", "bucket": "b"}, "option bucket"),
         ({"url": "memory://m", "bucket": "b"}, "option bucket: memory has no key-value buckets"),
