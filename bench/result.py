@@ -7,7 +7,7 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -60,6 +60,13 @@ def ratio(result: Result, name: str, other: str, size: int, field: str = "rate")
     """Median of the ratios within the rounds; None where one of them did not run."""
     mine, others = values(result, name, size, field), values(result, other, size, field)
     both = [mine[r] / others[r] for r in mine.keys() & others.keys()]
+    return statistics.median(both) if both else None
+
+
+def latency_ratio(pipes: Sequence[Result], name: str, which: str) -> float | None:
+    """Median of the ratios of a pipe's latency to Kafka's within the rounds; None where one of them did not run."""
+    mine, kafka = ({r["round"]: r["latency_ms"][which] for r in pipes if r["name"] == one} for one in (name, "kafka"))
+    both = [mine[r] / kafka[r] for r in mine.keys() & kafka.keys()]
     return statistics.median(both) if both else None
 
 

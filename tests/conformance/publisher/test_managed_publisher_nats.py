@@ -244,6 +244,8 @@ def test_the_example_for_plain_threads_runs(nats_server: NatsServer) -> None:
         harness.admin.create_stream("ORDERS", ["orders.>"])
         names: dict[str, Any] = {
             "js": harness.target(),
+            "client": harness.client,
+            "loop": harness.loop.loop,
             "ManagedPublisher": ManagedPublisher,
             "RetryConfig": RetryConfig,
             "PublishOptions": PublishOptions,
