@@ -94,12 +94,13 @@ def play(
 
 
 def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool, once: bool) -> tuple[Configuration, Fault]:
-    while True:
+    for _ in range(10_000):
         configuration = configurations.draw(chance)
         fault = faults.draw(chance, configuration.bridge)
         wanted = configuration.ordered >= ordered and configuration.once >= once
         if wanted and only in fault.name and bridge in configuration.bridge:
             return configuration, fault
+    raise ValueError("no configuration with a fault is as asked for")
 
 
 def _play(done: Round, chance: random.Random, folder: Path, amount: Amount) -> None:

@@ -223,7 +223,7 @@ judged AS (
     def copies(self, digits: str) -> str:
         """SQL: stored messages with the id of an earlier message.
 
-        :param digits: digits with which the MD5 of the id may begin with
+        :param digits: digits with which the MD5 of the id may begin
         """
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (

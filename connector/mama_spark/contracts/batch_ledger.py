@@ -85,7 +85,7 @@ class BatchLedger(Protocol):
         """
 
     def release_marker(self, key: str, value: bytes, revision: int) -> None:
-        """Set a marker without waiting until it is stored: it may not be. Raises nothing."""
+        """Store it as :meth:`set_marker` does, without waiting until it is stored: it may not be. Raises nothing."""
 
     def set_marker(self, key: str, value: bytes, revision: int) -> int:
         """Store it if its revision is still this one; the new revision, once it is stored.
@@ -116,4 +116,4 @@ class BatchLedger(Protocol):
         """See :meth:`~mama_spark.contracts.record_log.RecordLog.missing`."""
 
     def close(self) -> None:
-        """Close all connections; never raises; may be repeated."""
+        """Close the ledger; never raises; may be repeated."""

@@ -378,4 +378,4 @@ class DiscoveryBridge(Protocol):
         """The events between two offsets, in order; the same each time."""
 
     def close(self) -> None:
-        """Close all connections; never raises."""
+        """Close the bridge; never raises."""

@@ -62,7 +62,7 @@ class Middleware:
     :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
     :ivar recorder: the ``RecordSource`` of ``mama record``, made of its settings
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
-    :ivar commands: the ``Subcommand`` of ``mama``, by name
+    :ivar commands: ``Subcommand`` objects that it adds to ``mama``, by name
     :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
     """
 

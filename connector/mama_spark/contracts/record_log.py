@@ -392,7 +392,7 @@ class RecordLogBridge(Protocol):
         return [LogStatus(name, bounds.last, bounds.last - bounds.first + 1) for name, bounds in found]
 
     def close(self) -> None:
-        """Close all connections; never raises."""
+        """Close the bridge; never raises."""
 
     def __enter__(self) -> Self:
         self.open()

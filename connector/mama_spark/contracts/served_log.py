@@ -62,7 +62,7 @@ class LogTail(Protocol):
         """
 
     def close(self) -> None:
-        """Close all connections; never raises."""
+        """End the tail; never raises."""
 
 
 class ServedLog(Protocol):

@@ -210,6 +210,7 @@ class Transport:
             self._destroying.discard(publisher)
 
     def add_receiver(self, receiver: TransportReceiver) -> None:
+        """Register a receiver, which :meth:`destroy` destroys."""
         self._receivers.add(receiver)
 
     def remove_receiver(self, receiver: TransportReceiver) -> None:

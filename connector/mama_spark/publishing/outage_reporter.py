@@ -25,7 +25,7 @@ WARNING_INTERVAL = 30.0
 
 
 class WarningTimer:
-    """The times of warnings of what lasts: none within :data:`WARNING_INTERVAL`. ``warned``: time of the last one."""
+    """Times to warn of what lasts: not again within :data:`WARNING_INTERVAL`. ``warned``: time of the last warning."""
 
     def __init__(self, warned: float = -math.inf) -> None:
         self._warned = warned
@@ -37,7 +37,7 @@ class WarningTimer:
 
 
 class OutageReporter:
-    """Reports of the thread that sends.
+    """Reports outages, on the thread that sends.
 
     :param what_next: text about what happens if it lasts
     :param log_prefix: prefix of each line

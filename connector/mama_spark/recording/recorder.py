@@ -148,7 +148,7 @@ class RecordSource(Protocol):
         """The last records."""
 
     def close(self) -> None:
-        """Close source and log; never raises; may be repeated."""
+        """Close the source; never raises; may be repeated."""
 
 
 class Recorder:

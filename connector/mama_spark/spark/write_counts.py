@@ -25,7 +25,7 @@ class TaskCounts:
 
     :ivar job: the write, or the micro-batch
     :ivar attempt: a later one has a greater number
-    :ivar taken: rows that came from Spark
+    :ivar taken: messages of the rows that came from Spark
     :ivar waits_for: what the task waits for; empty = nothing
     :ivar ended: whether nothing follows
     """

@@ -100,7 +100,7 @@ class ObjectAway(SystemException):
 
 
 class ObjectLost(SystemException):
-    """An :class:`ObjectAway` whose call may have been executed."""
+    """Like :class:`ObjectAway`, but the call may have been executed."""
 
     retryable = True
     may_have_landed = True

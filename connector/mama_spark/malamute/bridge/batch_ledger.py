@@ -104,7 +104,7 @@ class MarkerStream:
         return self._bridge
 
     def close(self) -> None:
-        """Close the connection; never raises; a later use opens it again."""
+        """Close the bridge; never raises; a later use opens another one."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             with suppress(MamaError):

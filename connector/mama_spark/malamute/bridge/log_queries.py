@@ -42,7 +42,7 @@ class LogQueries:
     """One connection for queries. One thread opens and closes it.
 
     :cvar features: features that the client announces: no subscriptions, so no credit
-    :cvar needs: the feature that the broker must have, and the error text about a broker without it
+    :cvar needs: features that the broker must have, and the error text about a broker without them
     :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
     """
 
@@ -76,7 +76,7 @@ class LogQueries:
             raise ConfigError(text % connection.endpoint)
 
     def close(self) -> None:
-        """Close the connection; never raises."""
+        """Give the connection back; never raises."""
         pooled, self._pooled = self._pooled, None
         if pooled is not None:
             POOL.give_back(pooled)

@@ -201,7 +201,7 @@ class MalamuteLog(RecordLog):
         return self._read(ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts), rc.block)
 
     def ids(self, after: int, up_to: int, prefix: bytes) -> Iterator[tuple[Int64s, list[bytes]]]:
-        """Sequences and ids of the messages whose id begins with ``prefix``."""
+        """Sequences and ids of the messages of :meth:`read` whose id begins with ``prefix``."""
         selection, texts = selection_of((), self._pattern)
         session = ReadSession(max(0, after), min(up_to, _LARGEST), selection, texts, ids=prefix)
         return self._read(session, rc.ids)

@@ -202,7 +202,7 @@ class ClientConnection:
             self._connect()
             while self._round():
                 pass
-            self._fail(ClientClosed("the connection was closed"))
+            self._fail(ClientClosed(f"{self.endpoint}: the connection was closed"))
         except BaseException as e:  # noqa: BLE001 callers wait for the outcome, whatever it is
             error = e if isinstance(e, MamaError) else BackgroundTaskFailed(f"the client ended with {e!r}")
             error.__cause__ = e if error is not e else None

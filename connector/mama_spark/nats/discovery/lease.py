@@ -57,7 +57,7 @@ class NatsLeases:
         self.settings, self.layout, self.clock_offset = settings, layout, clock_offset
         self.last_sequences: dict[tuple[SourceKey, str], int] = {}
         self._unsourced: dict[SourceKey, int] = {}  # sequences of written records, not waited for yet
-        self._rewrite_at: dict[SourceKey, float] = {}  # monotonic time before which a record must be rewritten
+        self._rewrite_at: dict[SourceKey, float] = {}  # monotonic time to rewrite a record, or it expires
         self.connection: SocketConnection | None = None
         self._api = JetStream(self._connect, settings.retry_deadline, settings.connect_timeout)
 

@@ -168,6 +168,7 @@ class StreamInfo:
 
     @property
     def batched(self) -> bool:
+        """Whether fast ingest is allowed."""
         return bool(self.config.get("allow_batched"))
 
     @property

@@ -124,13 +124,17 @@ def _why_unfenced(settings: NatsSettings, server: SentTo, topics: Mapping[str, s
 def _has_its_streams(
     connection: SocketConnection, server: SentTo, settings: NatsSettings, streams: Collection[str]
 ) -> bool:
-    """A server without a name has another one after each start. What one that is :attr:`~.ServerInfo.alone` was sent
-    gets into its own folder only. Where another process that is alone leads the streams, it has that folder, and the
-    first one has ended; or it has a folder without our markers, and nothing is sent there before they are changed."""
+    """Whether another process has taken the place of an unnamed server, whose name changes with each start. Messages to
+    a server that is :attr:`~.ServerInfo.alone` get into its own folder only. If another one that is alone leads the
+    streams, it has that folder, and the first one has ended; or it has a folder without our markers, and nothing is
+    sent there before they are changed."""
     if not (server.alone and connection.info.alone):
         return False
     api = JetStream(lambda: connection, settings.connect_timeout, settings.connect_timeout)
-    infos = stream_infos(api, StreamCache(), [*streams])
+    try:
+        infos = stream_infos(api, StreamCache(), [*streams])
+    except MamaError:
+        return False  # it answers, and its JetStream does not
     return all(info is not None and info.leader == connection.info.name for info in infos)
 
 

@@ -62,7 +62,7 @@ class ServerInfo:
     :ivar nonce: nonce to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar clustered: it has others beside it, of which one address may stand for all
-    :ivar jetstream: it has streams
+    :ivar jetstream: JetStream is on
     """
 
     name: str = ""
@@ -98,8 +98,8 @@ class ServerInfo:
 
     @property
     def alone(self) -> bool:
-        """It has JetStream, and for a name its id, as where none is configured; in a cluster nats-server refuses that.
-        So it is in none, and stores nothing but in its own folder."""
+        """Whether it is in no cluster, and so stores only in its own folder: JetStream is on, and its name is its id,
+        as where none is configured, which nats-server refuses in a cluster."""
         return self.jetstream and self.name == self.id and not self.clustered
 
     @property

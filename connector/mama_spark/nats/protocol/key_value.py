@@ -21,8 +21,7 @@ from .headers import MARKER_REASON, MAX_AGE
 OPERATION, DELETE, PURGE = "KV-Operation", "DEL", "PURGE"
 #: With ``sub``, the server removes all earlier messages of the subject.
 ROLLUP, ROLLUP_SUBJECT = "Nats-Rollup", "sub"
-#: The column ``operation`` by header and value; markers of the server: NATS ADR-43. A removal without a name is a
-#: deletion.
+#: The column ``operation`` by header and value; of the server's markers (NATS ADR-43), ``Remove`` is a deletion.
 _MEANING = {
     OPERATION: {DELETE: "delete", PURGE: "purge"},
     MARKER_REASON: {MAX_AGE: "expired", "Purge": "purge", "Remove": "delete"},

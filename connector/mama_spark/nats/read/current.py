@@ -46,8 +46,8 @@ def read_current(
     logs: LogConnection, stream: StreamInfo, index: StreamIndex, wanted: CurrentRecords, filters: list[str]
 ) -> Iterator[Records]:
     """As :meth:`~mama_spark.contracts.record_log.RecordLog.read_current`: by their range, or from a consumer of all
-    current records, whichever delivers less. That consumer lacks records whose topics have changed since opening
-    ``stream``'s log; these come last."""
+    current records, whichever delivers less. That consumer lacks records whose topics have changed since they
+    were listed; these come last. ``stream``: state when its log was opened."""
     before, last = int(wanted.sequences[0]) - 1, int(wanted.sequences[-1])
     newest = wanted.before + len(wanted) < index.count(filters, before) - index.count(filters, last)
     found = SequenceRange(0 if newest else before, last, filters, newest=newest)

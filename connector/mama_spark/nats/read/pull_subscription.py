@@ -26,10 +26,10 @@ from .consumer_course import SubscriptionBroken
 OPEN_REQUESTS = 4  #: pull requests kept open
 REQUEST_BYTES = 1024 * 1024  #: bytes of each request
 READ_AHEAD = 4 * 1024 * 1024  #: waiting bytes above which requests are not renewed
-ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, about
+ROWS, BYTES = 8192, 4 * 1024 * 1024  #: of one batch, bytes about
 
 _REQUEST_ENDED = ("MaxBytes", "Batch Completed", "Request Timeout", "Requests Pending")
-_FEW = 256  #: records for which one request is enough
+_FEW = 256  #: maximum number of records for which one request is enough
 _ANY_BYTES = 1 << 40
 _UNLIMITED = 1_000_000  #: messages of one pull request: more than fit into its bytes
 

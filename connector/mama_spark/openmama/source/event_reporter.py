@@ -153,7 +153,7 @@ class FlightLogStore:
         commit(self._uri, self._storage, self._write_id(number), staging.close(), app=(self._run_id, number))
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: nothing is open."""
 
     def _write_id(self, number: int) -> WriteId:
         return WriteId(None, self._run_id, None, "openmama", number)

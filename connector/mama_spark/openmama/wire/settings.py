@@ -36,7 +36,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of_openmama(cls, url: str) -> Self:
-        """The endpoint of a URL of a ``mama.properties`` file: programs bind TCP where it holds ``*``, else connect."""
+        """The endpoint of a URL of ``mama.properties``: OpenMAMA binds TCP where it holds ``*``, else connects."""
         return cls(url, url.startswith("tcp:") and "*" in url)
 
 

@@ -138,7 +138,7 @@ class _Waiting(NamedTuple):
 class PendingReplies:
     """Replies that wait for the subscription of their requester.
 
-    :ivar dropped: requests whose sender did not subscribe in time, or which were too many
+    :ivar dropped: replies whose requester did not subscribe in time, or which were too many
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class PartitionLease:
     """Lease of this attempt on the partition in one stream.
 
     :ivar task: task marker as last read or written; ``revision``: its revision
-    :ivar ends: last sequences of the stream, from before this attempt published
+    :ivar ends: last sequences of the stream: one from before this attempt published, others noted since
     :ivar until: end of the lease by :func:`lease_end`, in seconds of :func:`lease_clock`
     """
 

@@ -9,7 +9,7 @@ class OutageDetector:
     """Counts seconds without progress while messages wait for an acknowledgement or cannot be sent.
 
     :param timeout: seconds after which an outage is declared; infinite = never
-    :param notice: seconds after which to ask for the cause, and for answers after a reconnect
+    :param notice: seconds after which to ask for the cause; also the time for an answer after a reconnect
     :ivar declared: a declared outage lasts
     :ivar silent: seconds that messages have waited without progress
     """

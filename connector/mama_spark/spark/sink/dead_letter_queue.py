@@ -79,7 +79,7 @@ class DeadLetterQueue:
         letters = [
             (b"" if isinstance(error, TooLarge) else payload, _headers(error, topic, own), letter_id)
             for error, topic, payload, own, letter_id in zip(
-                errors, topics, payloads, headers, self._letter_ids(some, ids), strict=True
+                errors, topics, payloads, headers, self._dead_letter_ids(some, ids), strict=True
             )
         ]
         with self._lock:
@@ -87,7 +87,7 @@ class DeadLetterQueue:
             self._bytes += sum(len(payload) for payload, _, _ in letters)
         return len(some)
 
-    def _letter_ids(self, some: MessageBatch, ids: pa.Array) -> list[str]:
+    def _dead_letter_ids(self, some: MessageBatch, ids: pa.Array) -> list[str]:
         """A letter is stored once, also when its task is repeated, and two rows are two letters."""
         letters = [f"{flight or ''}-dlq" for flight in ids.to_pylist()]
         if self._content_ids is None or not self._with_ids:

@@ -23,7 +23,7 @@ Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
 class GiveIds(Stage):
     """Ids for messages that have none.
 
-    :param renumber: numbers for ids that no stored message has; None = the numbers stay
+    :param renumber: makes numbers for ids that no stored message has; None = the numbers stay
     """
 
     def __init__(self, ids: IdMaker, renumber: Renumber | None = None) -> None:

@@ -24,7 +24,7 @@ from .stages import SinkBatch, Stage
 
 
 class MatchStored(Stage):
-    """The stage that matches the rows of one attempt. Each stored row settles one row, under its id.
+    """The stage that matches the rows of one attempt. Each stored row settles one row, under the stored id.
 
     :param prefix: prefix of the ids of the batch, up to the partition
     :param codec: codec of packs; None = rows are not packed

@@ -154,8 +154,8 @@ def open_write(
     packs = None if codec is None else MakePacks(o, codec, can.max_payload)
     with_ids = o.dedup and can.dedup
     report.stores, report.knows_ids = can.ack is Ack.STORED, knows_ids(o, can)
-    letter_ids = None if job.plan.id is None else _id_maker(job, task, DEAD_LETTER_IDS_MEMORY)
-    recorder.begin(publisher, packs, with_ids=with_ids, content_ids=letter_ids)
+    dead_letter_ids = None if job.plan.id is None else _id_maker(job, task, DEAD_LETTER_IDS_MEMORY)
+    recorder.begin(publisher, packs, with_ids=with_ids, content_ids=dead_letter_ids)
     stages: list[Stage | None] = [
         None if packs is None else MarkUnpackable(lines=o.pack == "lines"),
         None if job.plan.id is None else MarkDoubledIds(DoubledIdCheck(o.on_duplicate_id != "warn"), report.counts),

@@ -195,13 +195,13 @@ class OutcomeRecorder:
         failed_at = self._clock.micros(flights.settled[rows])
         self.report.counts.dead_lettered += self._dead_letters.add(
             *single_rows_of(batch.take(rows), flight_id.take(pa.array(rows)), context, errors, failed_at),
-            self._letter_columns(context, rows),
+            self._dead_letter_columns(context, rows),
         )
         dead_lettered = np.zeros(flights.n, np.bool_)
         dead_lettered[rows] = True
         return dead_lettered
 
-    def _letter_columns(self, context: SinkBatch, rows: Int64s) -> pa.RecordBatch | None:
+    def _dead_letter_columns(self, context: SinkBatch, rows: Int64s) -> pa.RecordBatch | None:
         if context.extra is None:
             return None
         columns = context.extra.take(pa.array(rows))

@@ -332,6 +332,7 @@ class EventConsumer:
     # --- EventSink, in the receiving thread ---
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
+        """Deliver received events, four frames each."""
         self.delivery.deliver(self._dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:

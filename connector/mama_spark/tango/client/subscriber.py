@@ -39,7 +39,7 @@ class TangoSubscriber:
     :param hwm: high-water mark of the sockets; None: ``TANGO_EVENT_BUFFER_HWM``, or the value that the server sends
     :param timeouts: periods of heartbeat checks, confirmations and retries; None: those of cppTango
     :param timeout: timeout of a call in seconds
-    :param report_availability: whether ONLINE and OFFLINE, for heartbeats that come back or are missing, are delivered
+    :param report_availability: whether to deliver ONLINE and OFFLINE, too, for heartbeats that come back or are missing
     :param report_causes: then also deliver OFFLINE again when its cause becomes known: a server that was stopped, that
         was killed, or that is out of reach
     :ivar queue: events of the subscriptions without a callback

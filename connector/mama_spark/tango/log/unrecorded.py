@@ -159,6 +159,7 @@ class PendingGaps:
         return ctr
 
     def forget(self, topic: bytes) -> None:
+        """Forget the gap of a topic whose record the log has."""
         self._gaps.pop(topic, None)
 
 

@@ -144,6 +144,7 @@ class LogReplayer:
 
     @property
     def attributes(self) -> list[tuple[str, str]]:
+        """Device and name of each declared attribute."""
         return list(self._declared)
 
     def remember(self, records: Records) -> None:
