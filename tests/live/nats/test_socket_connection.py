@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import random
 import select
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,11 +19,8 @@ import numpy as np
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.connection.pool import NatsPool
 from mama_spark.nats.connection.socket_connection import SocketConnection
 from mama_spark.nats.jetstream.answers import ApiError
-from mama_spark.nats.jetstream.client import JetStream
-from mama_spark.nats.protocol.client import PING_INTERVAL
 from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.read.tail import Asked
@@ -109,47 +104,6 @@ def test_who_waits_does_not_keep_a_connection_from_others(nats_server: NatsServe
         assert answer.payload == b"at last"
 
 
-def test_a_request_that_was_lost_with_its_connection_is_not_waited_for(nats_server: NatsServer) -> None:
-    """Also where another thread has connected again meanwhile."""
-    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
-        lost = connection.loss()
-        assert not lost()
-        proxy.cut()
-        until(connection, lambda: not connection.up)
-        until(connection, lambda: connection.up)
-        assert lost()
-        assert not connection.loss()()
-
-
-@pytest.mark.parametrize(
-    ("subject", "ask"),
-    [
-        ("my.INFO", lambda api: api.request("INFO")["seq"]),
-        ("s.a", lambda api: api.publish("s.a", b"x", {})),
-        ("my.DIRECT.GET.S", lambda api: api.get("S", seq=7).sequence),
-    ],
-    ids=["request", "publish", "direct get"],
-)
-def test_an_answer_counts_that_comes_when_the_request_was_sent_again(
-    nats_server: NatsServer, subject: str, ask: Callable[[JetStream], int]
-) -> None:
-    """The answers of a server that takes longer than an attempt."""
-    headers = {"Nats-Sequence": "7", "Nats-Subject": "s.a", "Nats-Time-Stamp": "then"}
-    asked: list[bytes | None] = []
-    with opened(nats_server.url, js_api_prefix="my") as connection:
-
-        def answer(request: Frame) -> None:
-            asked.append(request.reply)
-            if len(asked) == 2:
-                assert asked[0] is not None
-                connection.publish(asked[0].decode(), b'{"seq":7}', headers=headers)
-
-        connection.subscribe(subject, answer, TIMEOUT)
-        assert ask(JetStream(lambda: connection, 1.0, 0.1)) == 7
-        assert len(set(asked)) == 2
-        assert not len(connection.answers)
-
-
 def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
     with opened(nats_server.url) as connection:
         for call, body, expected in (
@@ -223,24 +177,6 @@ def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None
             assert echoes(connection)
 
 
-def test_a_server_that_says_nothing_is_found_out_once(nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By all connections of the process. It is the first of the list here."""
-    monkeypatch.setattr(random.Random, "shuffle", lambda *_: None)
-    now = 0.0
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        servers = f"nats://127.0.0.1:{silent.getsockname()[1]}", nats_server.url
-        settings = NatsSettings(servers, connect_timeout=TIMEOUT)
-        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
-        until(first, lambda: readable(silent))
-        now += TIMEOUT / 2
-        until(first, lambda: first.up)
-        first.close()
-        silent.accept()[0].close()
-        with opened(*servers, connect_timeout=TIMEOUT) as connection:
-            assert echoes(connection)
-        assert not readable(silent), "nobody has tried again"
-
-
 def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port, closed = silent.getsockname()[1], lasting_port()
@@ -305,70 +241,6 @@ def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callabl
         assert echoes(connection)
 
 
-@pytest.mark.parametrize(("wrote", "after", "looks"), [(False, PING_INTERVAL, 6), (True, 0.0, 7)])
-def test_a_way_that_says_nothing_any_more_is_left(
-    nats_server: NatsServer, wrote: bool, after: float, looks: int
-) -> None:
-    """By the clock of the caller, who looks once a second. Who has written waits for an answer."""
-    now = 0.0
-    with Proxy(nats_server.url) as proxy:
-        servers = proxy.url, f"nats://127.0.0.1:{lasting_port()}"
-        connection = SocketConnection(NatsSettings(servers), clock=lambda: now + time.monotonic())
-        connection.open()
-        proxy.silence()
-        if wrote:
-            connection.publish("a", b"")
-        now += after
-        for _ in range(looks):
-            assert connection.up
-            connection.drive(0)
-            now += 1.0
-        assert not connection.up
-        assert "no answer to a ping within 5 s" in connection.why_down
-        proxy.speak()
-        until(connection, lambda: connection.up)
-        connection.close()
-
-
-def test_a_connection_whose_server_another_one_has_left_is_not_given_out(nats_server: NatsServer) -> None:
-    now, pool = 0.0, NatsPool()
-    with Proxy(nats_server.url) as proxy:
-        settings = NatsSettings((proxy.url,))
-        first = SocketConnection(settings, clock=lambda: now + time.monotonic())
-        first.open()
-        pool.give_back(settings, idle := pool.checkout(settings))
-        proxy.silence()
-        while first.up:
-            now += 1.0
-            first.drive(0.001)
-        assert idle.up
-        proxy.speak()
-        with closing(pool.checkout(settings)) as another:
-            assert another is not idle
-            assert idle.closed
-            assert echoes(another)
-        first.close()
-
-
-def test_a_subscription_that_was_not_confirmed_in_time_is_not_there(nats_server: NatsServer) -> None:
-    """Who subscribes again would get all of it twice."""
-    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
-        got: list[Frame] = []
-        proxy.silence()
-        with pytest.raises(Unavailable, match="did not answer"):
-            connection.subscribe("a", got.append, 0.05)
-        proxy.cut()
-        proxy.speak()
-        connection.drive(TIMEOUT, lambda: not connection.up)
-        with pytest.raises(Unavailable, match="not connected"):
-            connection.subscribe("a", got.append, TIMEOUT)
-        until(connection, lambda: connection.up)
-        assert connection.subscribe("a", got.append, TIMEOUT) is not None
-        connection.publish("a", b"")
-        connection.ping(TIMEOUT)
-        assert len(got) == 1
-
-
 @pytest.mark.own_server
 def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsServer) -> None:
     """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
@@ -415,20 +287,6 @@ def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_
             assert lost()
         finally:
             nats_server.resume()
-
-
-@pytest.mark.own_server
-def test_nothing_is_sent_on_a_connection_that_ended_while_nobody_drove_it(nats_server: NatsServer) -> None:
-    """Its outcome would be unknown, for nothing."""
-    now = 0.0
-    connection = SocketConnection(NatsSettings((nats_server.url,)), clock=lambda: now + time.monotonic())
-    connection.open()
-    nats_server.kill()
-    assert connection.up, "nobody has looked"
-    now += 2.0
-    connection.driver.catch_up()
-    assert not connection.up
-    connection.close()
 
 
 # --- what is left behind -------------------------------------------------------------------------------------------
