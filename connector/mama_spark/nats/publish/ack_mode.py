@@ -34,6 +34,11 @@ class AckModeChoice:
             self._chosen = True
             if self.may_become_batches and able and len(streams) == 1:
                 self.mode = "batch"
+            elif self._settings.ordered:
+                names = ", ".join(repr(stream.name) for stream in streams)
+                switch = "ackMode=batch" if able else f"allow_batched on stream {names} (nats-server 2.14 or newer)"
+                needed = switch if self._settings.dedup else "dedup=true"
+                self._warn(f"order=partition without fast ingest sends one message at a time: set {needed}")
         for stream in streams:
             if self.mode == "batch" and not stream.batched:
                 self.fall_back_to_messages(f"stream {stream.name!r} does not allow fast ingest")
