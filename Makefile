@@ -23,6 +23,7 @@ $(TESTING): export JDK_JAVA_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC 
 $(TESTING) .run/compiled: export PYTHONDONTWRITEBYTECODE :=
 # Test processes have many threads; an arena for each would keep what other threads have freed.
 $(TESTING): export MALLOC_ARENA_MAX ?= 2
+$(TESTING): export PROCESSOR_TIME := told
 
 .PHONY: help setup setup-run setup-test setup-dev run demo-tango test test-all test-matrix test-originals explore coverage mutate check format bench serve wheel release pictures recipes-check docs docs-serve clean
 

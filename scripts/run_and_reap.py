@@ -3,7 +3,7 @@
 Spark starts a JVM, which starts Python workers, and tests start brokers in sessions of their own: Ctrl-C in a terminal
 does not reach all of them, and they outlive a killed parent. On Linux this process becomes their subreaper: orphans
 become its children. It passes signals on to the command, and ends all descendants when the command has ended. At last
-it prints their processor time.
+it prints their processor time, where ``PROCESSOR_TIME`` is set.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def run(command: list[str]) -> int:
             child.wait(0.05)
     end_descendants()
     reap()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time: {' '.join(command)}", file=sys.stderr)
+    if "PROCESSOR_TIME" in os.environ:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time: {' '.join(command)}", file=sys.stderr)
     if signals:
         return 128 + signals[0]
     code = child.wait()

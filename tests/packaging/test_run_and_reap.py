@@ -55,7 +55,7 @@ def test_the_exit_code_is_the_commands_and_orphans_are_ended() -> None:
 
 
 def test_orphans_that_end_are_collected_while_the_command_runs() -> None:
-    """Nothing of their group is left then, which some wait for; and their processor time is told."""
+    """Nothing of their group is left then, which some wait for; and their processor time is told to who asks."""
     orphan = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"]
     middle = f"import subprocess; print(subprocess.Popen({orphan!r}, start_new_session=True).pid, flush=True)"
     program = f"""
@@ -69,6 +69,13 @@ for _ in range(1_200):
     time.sleep(0.05)
 """
     command = [sys.executable, str(SCRIPT), sys.executable, "-c", program]
-    ended = subprocess.run(command, check=False, timeout=120, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, "PROCESSOR_TIME": "told"}
+    ended = subprocess.run(command, check=False, timeout=120, stderr=subprocess.PIPE, text=True, env=env)
     assert ended.returncode == 5
     assert float(ended.stderr.split(" s of processor time: ")[0]) > 0.5
+
+
+def test_a_command_has_the_last_word_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROCESSOR_TIME", raising=False)
+    ended = subprocess.run([sys.executable, str(SCRIPT), "true"], check=True, stderr=subprocess.PIPE, timeout=120)
+    assert ended.stderr == b""
