@@ -112,10 +112,10 @@ class SimpleSubSource(DataSource):
 
 
 def simple_source(spark: SparkSession, url: str, rows: int) -> tuple[int, int]:
-    return _counted(spark.read.format("benchsimplesub").option("url", url).option("rows", rows).load())
+    return counted(spark.read.format("benchsimplesub").option("url", url).option("rows", rows).load())
 
 
-def _counted(df: Any) -> tuple[int, int]:
+def counted(df: Any) -> tuple[int, int]:
     found, total, size = df.selectExpr("count(*)", "sum(sequence)", "sum(length(value))").first()
     assert size, "the payloads came, too"
     return int(found), int(total)
@@ -138,7 +138,7 @@ def log(_: SparkSession, url: str, rows: int) -> tuple[int, int]:
 
 def mamasub(spark: SparkSession, url: str, rows: int) -> tuple[int, int]:
     reader = spark.read.format("mamasub").option("url", url).option("topics", "b.>")
-    return _counted(
+    return counted(
         reader.option("endingOffsets", f'{{"{STREAM}": {rows + 1}}}').option("minPartitions", PARTITIONS).load()
     )
 
