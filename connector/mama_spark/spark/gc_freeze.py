@@ -16,8 +16,7 @@ _last_count = _frozen_count = 0
 
 
 def exempt_modules() -> None:
-    """Exempt imported modules from garbage collection. Call first in each piece of work that Spark gives to a worker;
-    no effect elsewhere.
+    """Exempt imported modules from garbage collection. Call first wherever Spark calls a worker; no effect elsewhere.
 
     What exists is exempted once the work before has imported nothing new: the worker has just collected, so no garbage
     is kept, and what comes later is collected as ever. A worker that imports more is exempted again.

@@ -1,5 +1,5 @@
 """Buckets that ``mamapub`` writes: what nats-py's KeyValue reads of them, and byte for byte what it writes itself. By
-hand, ``nats kv`` (natscli 0.5.1) and the formats read each other's changes, markers and mirrors (nats-server 2.15.1)."""
+hand, ``nats kv`` (natscli 0.5.1) and the formats read each other's changes, markers and mirrors (on 2.15.1)."""
 
 from __future__ import annotations
 
