@@ -253,20 +253,14 @@ def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(
         eventually(lambda: "error" not in any_of_them.api(f"STREAM.CREATE.{STREAM}", config), "it is made")
         await_replicas(any_of_them, STREAM)
 
-        def leads(stream: str) -> bool:
-            return bool(any_of_them.info(stream)["cluster"].get("leader") == leader.name)
-
         def leads_the_stream() -> bool:
+            leads = any_of_them.info(STREAM)["cluster"].get("leader") == leader.name
             preferred = {"placement": {"preferred": leader.name}}
-            return leads(STREAM) or not any_of_them.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", preferred)
-
-        def keeps(name: str) -> bool:
-            config = {"name": name, "subjects": [f"{name}.>"], "max_msgs_per_subject": 1, "discard": "new"}
-            config["max_bytes"] = 1 << 28  # which its server has less for others
-            return "error" not in any_of_them.api(f"STREAM.CREATE.{name}", config) and leads(name)
+            return leads or not any_of_them.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", preferred)
 
         eventually(leads_the_stream, "it leads the stream")
-        markers = next(name for name in map("MARKERS{}".format, range(20)) if keeps(name))
+        keeps = {"name": "MARKERS", "subjects": ["markers.>"], "max_msgs_per_subject": 1, "discard": "new"}
+        any_of_them.create(keeps | {"placement": {"tags": [leader.name]}})
         with Admin(leader.url) as admin, Proxy(leader.url, keep=True) as proxy:
 
             def come() -> Iterator[pa.RecordBatch]:
@@ -285,7 +279,7 @@ def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(
                     node.resume()
 
             with Aside(go_on):
-                report = Query(proxy.url, {**OPTIONS, "waitTimeout": "1s", "batchesStream": markers}).attempt(come())
+                report = Query(proxy.url, {**OPTIONS, "waitTimeout": "1s", "batchesStream": "MARKERS"}).attempt(come())
             assert report.counts.acked == len(given)
             found = values(admin.messages(STREAM))
     assert found == Counter(given), f"{found.total() - len(given)} are doubled"

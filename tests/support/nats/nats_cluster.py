@@ -28,6 +28,7 @@ def await_replicas(admin: Admin, stream: str) -> None:
 
 class Cluster:
     """``size`` servers on loopback with JetStream over all of them. Their ports stay theirs while they are down.
+    Each has its name as a tag, by which a stream can be placed there.
 
     :param folder: one folder a node below it
     """
@@ -67,7 +68,7 @@ class Cluster:
         urls = ", ".join(f'"nats://127.0.0.1:{p}"' for p in routes)
         cluster = f'cluster {{\n  name: mama\n  listen: "127.0.0.1:{routes[i]}"\n  routes: [{urls}]\n}}'
         name = f"n{i + 1}"
-        text = f"{cluster}\n{self._config}"
+        text = f'{cluster}\nserver_tags: ["{name}"]\n{self._config}'
         return NatsServer(self.folder / name, port=lasting_port(), name=name, config=text, jetstream=self._jetstream)
 
     def _wait_leader(self, timeout: float) -> None:
