@@ -259,8 +259,8 @@ def test_rows_that_a_leader_without_a_majority_has_proposed_are_not_sent_again(
             return leads or not any_of_them.api(f"STREAM.LEADER.STEPDOWN.{STREAM}", preferred)
 
         eventually(leads_the_stream, "it leads the stream")
-        keeps = {"name": "MARKERS", "subjects": ["markers.>"], "max_msgs_per_subject": 1, "discard": "new"}
-        any_of_them.create(keeps | {"placement": {"tags": [leader.name]}})
+        keeps = {"max_msgs_per_subject": 1, "discard": "new", "placement": {"tags": [leader.name]}}
+        any_of_them.create_stream("MARKERS", ["MARKERS.>"], **keeps)
         with Admin(leader.url) as admin, Proxy(leader.url, keep=True) as proxy:
 
             def come() -> Iterator[pa.RecordBatch]:
