@@ -55,7 +55,9 @@ class Middleware:
         be read again
     :ivar served_log_bridge: ``(o: TransportOptions, timeout: float) -> ServedLogBridge``: logs that a Malamute broker
         can serve as its streams
-    :ivar key_value: a module: layout of key-value buckets, and the effect of a message on its key
+    :ivar operations: ``(headers: pa.MapArray | None, n: int) -> pa.StringArray``: what each of ``n`` records does to
+        its topic: ``put``, ``delete``, ``purge`` or ``expired``; None: each is a put
+    :ivar key_value: a module: layout of key-value buckets
     :ivar discovery_bridge: ``(o: TransportOptions) -> DiscoveryBridge``
     :ivar record_format: a ``RecordFormat``: how records of its recorder become columns of ``mamasub``
     :ivar recorded_discovery: ``(log: RecordLogBridge, name: str | None) -> DiscoveryBridge`` of such records
@@ -89,6 +91,7 @@ class Middleware:
     check_transport: str | None = None
     log_bridge: str | None = None
     served_log_bridge: str | None = None
+    operations: str | None = None
     key_value: str | None = None
     discovery_bridge: str | None = None
     record_format: str | None = None
@@ -125,6 +128,7 @@ _NATS = Middleware(
     check_transport="mama_spark.nats:check_transport",
     log_bridge="mama_spark.nats:log_bridge",
     served_log_bridge="mama_spark.nats:log_bridge",
+    operations="mama_spark.nats.protocol.key_value:operations_of",
     key_value="mama_spark.nats.protocol.key_value",
     discovery_bridge="mama_spark.nats:discovery_bridge",
     commands="mama_spark.nats.commands:COMMANDS",
@@ -135,6 +139,7 @@ _MALAMUTE = Middleware(
     batch_ledger="mama_spark.malamute.bridge:batch_ledger",
     check_transport="mama_spark.malamute.bridge:check_transport",
     log_bridge="mama_spark.malamute.bridge:log_bridge",
+    operations="mama_spark.malamute.bridge.records:operations_of",
     discovery_bridge="mama_spark.malamute.bridge:discovery_bridge",
     commands="mama_spark.malamute.commands:COMMANDS",
     documents="mama_spark.malamute.broker.configuration:documents",

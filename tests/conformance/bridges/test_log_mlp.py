@@ -89,6 +89,17 @@ def test_the_last_message_of_each_subject_is_a_row_then_each_change(broker: Brok
     assert [(row["sequence"], row["operation"]) for row in read(**options)] == [(2, "put"), (6, "put"), (7, "put")]
 
 
+def test_the_marker_of_an_expired_message_is_no_value_of_its_subject(broker: Broker) -> None:
+    with logs(broker.endpoint) as bridge:
+        log = bridge.log("st")
+        log.append(MessageBatch.of(["stays", "ends"], [b"1", b"2"], [None, {"Mama-Ttl": ["50"]}]))
+        eventually(lambda: bridge.log("st").opened.last == 3, "the second has expired")
+    options = {"url": broker.endpoint.replace("tcp://", "mlp://") + "/st", "latestPerTopic": "true"}
+    assert [row["topic"] for row in read(**options)] == ["stays"]
+    found = read(**options, includeDeleted="true")
+    assert [(row["topic"], row["operation"]) for row in found] == [("stays", "put"), ("ends", "expired")]
+
+
 # --- which logs there are --------------------------------------------------------------------------------------------
 
 

@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.contracts.headers import MAX_HEADERS, MSG_ID, TOO_MANY_HEADERS
 from mama_spark.contracts.message import HEADERS_TYPE, Int64s
-from mama_spark.contracts.record_log import Records
-from mama_spark.packing.pack_headers import map_of_lines
+from mama_spark.contracts.record_log import PUT, Records
+from mama_spark.packing.pack_headers import first_values, map_of_lines
+
+from ..protocol.ttl import EXPIRED, MARKER
 
 #: Header under which readers find the id of a message, as on NATS.
 ID_HEADER = MSG_ID.encode()
@@ -31,6 +33,14 @@ _MORE = b"\0" * 1024  #: padding, so that no read goes behind the end
 ByteArray = npt.NDArray[np.uint8]
 #: Of fields: row, name at, length, value at, length.
 _Places = tuple[Int64s, Int64s, Int64s, Int64s, Int64s]
+
+
+def operations_of(headers: pa.Array | None, n: int) -> pa.Array:
+    """Operation of each of ``n`` records on its topic: ``expired`` of a broker's marker, else ``put``."""
+    if headers is None:
+        return pa.repeat(PUT, n)
+    markers = pc.equal(first_values(headers, MARKER.decode())[0], EXPIRED.decode())
+    return pc.if_else(pc.fill_null(markers, False), "expired", PUT)
 
 
 def records(messages: Sequence[Sequence[bytes]]) -> Records:

@@ -123,7 +123,7 @@ class LogReader:
 
         from .message_columns import operations_of
 
-        puts = pc.equal(operations_of(records, self.columns.key_value), PUT)
+        puts = pc.equal(operations_of(records, self.columns.operations), PUT)
         return records.take(np.flatnonzero(puts.to_numpy(zero_copy_only=False)))
 
     def _gaps(self, log: RecordLog, r: ReadRange) -> tuple[tuple[int, int], ...]:

@@ -60,12 +60,13 @@ def rows(
     }
 
     def operation() -> pa.Array:
-        return operations_of(records, wanted_columns.key_value).take(pa.array(found.records))
+        return operations_of(records, wanted_columns.operations).take(pa.array(found.records))
 
     makers[OPERATION] = operation
-    if wanted_columns.bucket:
+    if wanted_columns.keys is not None:
+        keys = imported(wanted_columns.keys)
         makers |= {
-            "key": lambda: imported(str(wanted_columns.key_value)).keys_of(topic()),
+            "key": lambda: keys.keys_of(topic()),
             "value": lambda: pc.if_else(pc.equal(operation(), PUT), found.values, None),
             "revision": lambda: each(records.sequences),
         }
@@ -80,11 +81,11 @@ def rows(
     return pa.RecordBatch.from_arrays(columns, schema=wanted_columns.arrow)
 
 
-def operations_of(records: Records, key_value: str | None) -> pa.Array:
-    """Operation of each record on its topic or key; ``key_value``: see :class:`~.schema.MessageColumns`."""
-    if key_value is None:
+def operations_of(records: Records, operations: str | None) -> pa.Array:
+    """Operation of each record on its topic or key; ``operations``: see :class:`~.schema.MessageColumns`."""
+    if operations is None:
         return pa.repeat(PUT, len(records))
-    return imported(key_value).operations_of(records.headers, len(records))
+    return imported(operations)(records.headers, len(records))
 
 
 def _of_rows(column: pa.Array, found: Unpacked) -> pa.Array:

@@ -102,8 +102,8 @@ class MessageColumns:
     :ivar typed: columns of the packs, which the user's schema names
     :ivar decoded: format of a recorder's records
     :ivar fields: fields from which ``decoded`` makes ``typed``
-    :ivar bucket: rows are keys; a deleted one has no value
-    :ivar key_value: module that tells a message's operation on its key or topic; None = each puts a value
+    :ivar operations: as :attr:`~mama_spark.contracts.middlewares.Middleware.operations`
+    :ivar keys: layout of the bucket whose keys are the rows; None = rows are messages
     :ivar mode: ``failfast``, ``permissive`` or ``dropmalformed``, for messages that do not fit
     """
 
@@ -112,8 +112,8 @@ class MessageColumns:
     mode: str = "permissive"
     decoded: RecordFormat | None = None
     fields: tuple[Any, ...] = ()
-    bucket: bool = False
-    key_value: str | None = None
+    operations: str | None = None
+    keys: str | None = None
 
     @property
     def needs_typed_rows(self) -> bool:
@@ -153,15 +153,16 @@ def message_columns_of(given: StructType, o: SubscribeOptions) -> MessageColumns
     names = [f.name for f in given.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise SchemaError(f"the schema has two columns {sorted(twice)[0]!r}")
-    of_keys: dict[str, Any] = {"bucket": o.bucket is not None, "key_value": o.middleware.key_value}
+    keys = None if o.bucket is None else o.middleware.key_value
+    of_topics: dict[str, Any] = {"operations": o.middleware.operations, "keys": keys}
     if decoded is None:
         typed = pa.schema([f for f in arrow if f.name not in known])
-        return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names), **of_keys)
+        return MessageColumns(arrow, typed, _mode(o, typed, "pack_error" in names), **of_topics)
     also = ([OPERATION] if o.current else []) + ([TRACE] if o.trace_context == "column" else [])
     own = {*_recorded_schema(decoded).names, *also}
     typed = pa.schema([f for f in arrow if f.name not in own])  # named by an option or by the user's schema
     fields = imported(decoded.fields)(typed, o) if decoded.fields else ()
-    return MessageColumns(arrow, typed, decoded=decoded, fields=tuple(fields), **of_keys)
+    return MessageColumns(arrow, typed, decoded=decoded, fields=tuple(fields), **of_topics)
 
 
 def _mode(o: SubscribeOptions, typed: pa.Schema, shows_errors: bool) -> str:
