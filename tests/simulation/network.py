@@ -24,7 +24,7 @@ class Link:
     """The way from one host to another. A change counts for what is sent from then on.
 
     :ivar latency: seconds of the way; ``jitter``: at most so many more, by chance
-    :ivar rate: bytes a second; None: as many as there are
+    :ivar rate: bytes a second of each connection; None: as many as there are
     :ivar pieces: how probable it is that what is written is cut at any byte; the rest again
     :ivar held: bytes wait, and connections do not come about: a cable that is out, or a black hole
     """
@@ -155,9 +155,8 @@ class End:
         seconds = link.latency
         if link.jitter:
             seconds += scheduler.random.random() * link.jitter
-        if link.rate is not None:
-            seconds += size / link.rate
-        self._last_arrival = max(scheduler.now + seconds, self._last_arrival + _APART)
+        crossing = _APART if link.rate is None else size / link.rate
+        self._last_arrival = max(scheduler.now + seconds, self._last_arrival) + crossing
         scheduler.call_at(self._last_arrival, self._due)
 
     def _due(self) -> None:

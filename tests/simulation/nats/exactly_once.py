@@ -68,6 +68,7 @@ def exactly_once(scheduler: Scheduler, shape: Shape) -> Callable[[], Iterable[st
             partial(spoil_the_server, scheduler, servers, lasts, FULL),
             partial(_lose_power, scheduler, write, there, stream, start, lasts),
             partial(_read_late, scheduler, write, ports),
+            partial(_narrow_the_way, scheduler, network, write, there, lasts),
         )
         scheduler.call_at(at, random.choice(kinds))
 
@@ -110,10 +111,20 @@ def break_a_link(scheduler: Scheduler, network: Network, names: Collection[str],
     elif kind == "hold one":
         scheduler.call_at(scheduler.now + lasts, network.hold_one(a, b))
     else:
-        link = network.link(a, b)
-        link.rate = random.choice((200.0, 2_000.0))
-        scheduler.trace_fault("slow", f"{a} -> {b}")
-        scheduler.call_at(scheduler.now + lasts, lambda: setattr(link, "rate", None))
+        _slow_down(scheduler, network, a, b, random.choice((200.0, 2_000.0)), lasts)
+
+
+def _slow_down(scheduler: Scheduler, network: Network, a: str, b: str, rate: float, lasts: float) -> None:
+    link = network.link(a, b)
+    link.rate = rate
+    scheduler.trace_fault("slow", f"{a} -> {b}")
+    scheduler.call_at(scheduler.now + lasts, lambda: setattr(link, "rate", None))
+
+
+def _narrow_the_way(scheduler: Scheduler, network: Network, write: Write, there: Host, lasts: float) -> None:
+    """The way of the next rows gets so slow that their ids may be forgotten before a copy behind them arrives."""
+    rate = 10 ** scheduler.random.uniform(1.7, 2.5)
+    write.armed.append(lambda host: _slow_down(scheduler, network, host.name, there.name, rate, lasts))
 
 
 def hurt_an_executor(scheduler: Scheduler, write: Write, lasts: float, longest: float = 6.0) -> None:

@@ -203,6 +203,26 @@ def row(n: int) -> MessageBatch:
     return MessageBatch.of(["t.1"], [b"%d" % n], ids=[f"w-7-0-{n}"])
 
 
+def test_what_is_on_a_slow_way_is_sent_again_when_no_copy_of_it_is_left_there() -> None:
+    """It arrives when a look over another connection has found nothing, and the server forgets its id."""
+
+    def task() -> None:
+        with exactly_once_attempt("o") as (_, publisher):
+            network.link("executor", "n1").rate = 1000.0
+            publisher.put(MessageBatch.of(["t.1"] * 8, rows, ids=[f"w-7-0-{n}" for n in range(8)]))
+            scheduler.sleep(20.0)
+
+    rows = [b"%d" % n * 900 for n in range(8)]
+    with simulated(), Scheduler(1) as scheduler:
+        network, there, jetstream = Network(scheduler), scheduler.host("n1"), JetStream()
+        stream = jetstream.create("S", ["t.>"], there.time(), duplicate_window=10**9)
+        ServerPort(network, there, StreamServer("n1", jetstream, lambda _: there.time()))
+        scheduler.spawn("task", task, scheduler.host("executor"))
+        scheduler.run(120.0)
+        assert not scheduler.errors
+    assert [m.payload for m in stream.messages.values()] == rows
+
+
 def test_what_a_leader_without_a_majority_has_proposed_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It forgets ids before it stores the messages, and knows it leads for 10 s."""
 
