@@ -36,6 +36,19 @@ class Link:
     held: bool = False
 
 
+@dataclass(slots=True)
+class _Packet:
+    """Bytes on their way.
+
+    :ivar left: when the last of them leaves the system of the sender; ``arrives``: at the other end
+    """
+
+    data: bytes
+    arrived: Callable[[bytes], None]
+    left: float = 0.0
+    arrives: float = 0.0
+
+
 class End:
     """One end of a connection, as the system of its host has it.
 
@@ -55,9 +68,9 @@ class End:
         self.error = self.on_their_way = 0
         self.changed = Signal(scheduler)
         self.notify: Callable[[], None] | None = None
-        self._packets: deque[tuple[bytes, Callable[[bytes], None]]] = deque()
+        self._packets: deque[_Packet] = deque()
         self._held = 0  # arrivals that are due when the link is free again
-        self._last_arrival = 0.0
+        self._last_left = self._last_arrival = 0.0
 
     @property
     def ended(self) -> bool:
@@ -134,37 +147,42 @@ class End:
 
     def carry(self, data: bytes, arrived: Callable[[bytes], None]) -> None:
         """Let it arrive at the other end, behind all before it."""
-        self._packets.append((data, arrived))
-        self._travel(len(data))
+        packet = _Packet(data, arrived)
+        self._packets.append(packet)
+        self._travel(packet)
 
     def release(self) -> None:
         """The link is not held any more: what waited is on its way."""
         held, self._held = self._held, 0
-        for _, (data, _arrived) in zip(range(held), self._packets, strict=False):
-            self._travel(len(data))
+        for _, packet in zip(range(held), self._packets, strict=False):
+            self._travel(packet)
 
     def lose(self) -> None:
         """What was not sent is discarded; of what the link carries, the first part arrives, as far as chance wants."""
-        waiting = [packet for packet in self._packets if packet[0]]
-        kept = 0 if self.link.held or not waiting else self._scheduler.random.randrange(len(waiting) + 1)
-        self._packets = deque(waiting[:kept])
-        self.on_their_way = sum(len(data) for data, _ in self._packets)
+        now = self._scheduler.now
+        carried = [packet for packet in self._packets if packet.data and packet.left <= now]
+        kept = 0 if self.link.held or not carried else self._scheduler.random.randrange(len(carried) + 1)
+        self._packets = deque(carried[:kept])
+        self.on_their_way = sum(len(packet.data) for packet in self._packets)
+        self._last_left = now
+        self._last_arrival = max((packet.arrives for packet in self._packets), default=now)
 
-    def _travel(self, size: int) -> None:
+    def _travel(self, packet: _Packet) -> None:
         link, scheduler = self.link, self._scheduler
         seconds = link.latency
         if link.jitter:
             seconds += scheduler.random.random() * link.jitter
-        crossing = _APART if link.rate is None else size / link.rate
-        self._last_arrival = max(scheduler.now + seconds, self._last_arrival) + crossing
-        scheduler.call_at(self._last_arrival, self._due)
+        crossing = 0.0 if link.rate is None else len(packet.data) / link.rate
+        self._last_left = packet.left = max(scheduler.now, self._last_left) + crossing
+        self._last_arrival = packet.arrives = max(packet.left + seconds, self._last_arrival + _APART)
+        scheduler.call_at(packet.arrives, self._due)
 
     def _due(self) -> None:
         if self.link.held:
             self._held += 1
         elif self._packets:
-            data, arrived = self._packets.popleft()
-            arrived(data)
+            packet = self._packets.popleft()
+            packet.arrived(packet.data)
 
     def _arrived(self, data: bytes) -> None:
         self.on_their_way -= len(data)
