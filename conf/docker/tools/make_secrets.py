@@ -27,9 +27,8 @@ SERVERS = (
     "*.nats-headless",
     "*.nats-headless.mama.svc",
 )
-#: What jobs need that publish, that read, and that publish with ``exactlyOnce``, which also read
-#: (docs/reference/permissions.md).
-PUBLISHER = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*", "_INBOX.>")
+#: What a job needs that publishes (docs/reference/permissions.md), and a recorder, which also reads its log.
+PUBLISHER = ("$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.*")
 READER = tuple(
     f"$JS.API.{request}.>"
     for request in (
@@ -37,11 +36,10 @@ READER = tuple(
         *("DIRECT.GET", "STREAM.MSG.GET"),
     )
 )
-MARKERS = ("MAMA_BATCHES.>", "$JS.API.STREAM.CREATE.MAMA_BATCHES")
 #: Subjects that each user may publish to; the first one has no limits: it makes streams.
 USERS = {
     "admin": (),
-    "spark": ("flights.>", "orders.>", *PUBLISHER, *READER, *MARKERS),
+    "spark": ("flights.>", "orders.>", *PUBLISHER),
     "recorder": ("mama.>", "tango.>", *PUBLISHER, *READER),
 }
 
