@@ -3,7 +3,7 @@
 Needs a broker, and a flight log with payloads or a dead-letter table.
 
 ``spark-submit jobs/republish.py --conf-file conf/republish.toml``. Rows keep their ids, so that those which were stored
-after all are not stored twice within the broker's duplicate window, and the columns that ``flightLogColumns`` named.
+after all are not stored twice within the broker's duplicate window.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import mama_spark
-from mama_spark.flightlog.reading import REPLAY, unpublished
+from mama_spark.flightlog.reading import unpublished
 from mama_spark.options.conf_file import load
 from pyspark.sql import SparkSession
 
@@ -25,15 +25,12 @@ def main() -> None:
     print(f"{failed.num_rows:,} rows to publish again from {conf['input']['path']}", flush=True)
     if not failed.num_rows:
         return
-    usual = {"idColumn": "id", "ignoreUnknownColumns": "true"}
-    if (named := failed.column_names[len(REPLAY) :]) and {"flightLog", "deadLetterTable"} & conf["mamapub"].keys():
-        usual["flightLogColumns"] = ",".join(named)
     spark = SparkSession.builder.appName("mama-republish").getOrCreate()
     with mama_spark.stopping(spark):
         mama_spark.register(spark)
         rows = spark.createDataFrame(failed)
         with mama_spark.progress(spark, total=failed.num_rows):
-            rows.write.format("mamapub").options(**{**usual, **conf["mamapub"]}).mode("append").save()
+            rows.write.format("mamapub").options(**{"idColumn": "id", **conf["mamapub"]}).mode("append").save()
     print(f"{failed.num_rows:,} rows published", flush=True)
 
 

@@ -259,13 +259,9 @@ def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
     """The latest flights that failed or timed out, of all attempts, newest first; with the columns that
     ``flightLogColumns`` named, and whether the id was acknowledged later: a row that was published again."""
     table = open_log(path, storage)
-    more = "".join(f", {sql_name(f.name)}" for f in _named_columns(table) if f.name != _ACKED_LATER)
+    named = [f.name for f in table.schema().fields if f.name not in OWN_NAMES and f.name != _ACKED_LATER]
+    more = "".join(f", {sql_name(name)}" for name in named)
     return query(table, storage, _FAILED.format(limit=int(limit), more=more))
-
-
-def _named_columns(table: DeltaTable) -> list[pa.Field]:
-    """The columns that ``flightLogColumns`` named, and the one of packed rows."""
-    return [field for field in pa.schema(table.schema().to_arrow()) if field.name not in OWN_NAMES]
 
 
 def failed_columns(rows: list[Row]) -> tuple[str, ...]:
@@ -361,7 +357,7 @@ REPLAY = pa.schema(
 )
 
 _FROM_LOG = f"""
-SELECT topic, payload AS value, headers, flight_id AS id{{more}} FROM (
+SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
     FROM log WHERE kind = 'flight' AND {IS_FAILED} AND payload IS NOT NULL
 ) AS failed
@@ -370,7 +366,7 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 """
 
 _FROM_DEAD_LETTERS = """
-SELECT topic, payload AS value, headers, flight_id AS id{more} FROM (
+SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
     FROM log WHERE payload IS NOT NULL
 ) AS dead
@@ -382,7 +378,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
     all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged.
 
-    :returns: columns of :data:`REPLAY`, and those that ``flightLogColumns`` named, except the names of the former
+    :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
     """
     with reading_errors(path, storage):
@@ -393,8 +389,6 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
         if not {"flight_id", "topic", "payload", "headers"} <= names:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")
         sql = _FROM_LOG if "event" in names else _FROM_DEAD_LETTERS
-        carried = [f for f in _named_columns(table) if f.name.lower() not in {*REPLAY.names, PACKED_ROWS}]
-        more = "".join(f", {sql_name(f.name)}" for f in carried)
-        found = pa.table(QueryBuilder().register("log", table).execute(sql.format(more=more)))
-    schema = pa.schema([*REPLAY, *carried])
-    return pa.Table.from_arrays([found.column(f.name).cast(f.type) for f in schema], schema=schema)
+        found = pa.table(QueryBuilder().register("log", table).execute(sql))
+    columns = [found.column(f.name).cast(f.type) for f in REPLAY]
+    return pa.Table.from_arrays(columns, schema=REPLAY)

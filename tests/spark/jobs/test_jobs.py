@@ -53,7 +53,7 @@ def orders(folder: Path, n: int, **more: Any) -> dict[str, Any]:
     source.mkdir()
     lines = (json.dumps({"region": "r1", "number": i}) for i in range(n))
     (source / "r1.json").write_text("\n".join([*lines, ""]))
-    select = ["concat('orders.', region) AS topic", "concat(region, ' ', number) AS value", *more.pop("select", ())]
+    select = ["concat('orders.', region) AS topic", "concat(region, ' ', number) AS value"]
     return {"format": "json", "path": str(source), "select": select, **more}
 
 
@@ -100,9 +100,8 @@ def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     admin.update_stream("ORDERS", max_msgs=30, discard="new")
     log, dead = tmp_path / "log", tmp_path / "dead"
     sink: dict[str, Any] = {"url": nats_server.url, "flightLog": str(log)}
-    failing = {**sink, "onError": "deadletter", "deadLetterTable": str(dead), "flightLogColumns": "number"}
-    source = orders(tmp_path, 50, select=["number"])
-    in_session(spark, "publish", conf_file(tmp_path / "publish.toml", input=source, mamapub=failing))
+    failing = {**sink, "onError": "deadletter", "deadLetterTable": str(dead)}
+    in_session(spark, "publish", conf_file(tmp_path / "publish.toml", input=orders(tmp_path, 50), mamapub=failing))
     assert counts(flights(log), "event") == {"acked": 30, "completed_exceptionally": 20}
     assert DeltaTable(str(dead)).to_pyarrow_table().num_rows == 20
     admin.update_stream("ORDERS", max_msgs=-1)
@@ -110,8 +109,6 @@ def test_republish_job_sends_what_failed_once_more_and_then_finds_nothing_left(
     assert "20 rows to publish again" in submit("republish", again)
     payloads = sorted(m.payload for m in admin.messages("ORDERS"))
     assert payloads == sorted(f"r1 {i}".encode() for i in range(50))
-    acked = [row["number"] for row in flights(log).to_pylist() if row["event"] == "acked"]
-    assert sorted(acked) == [*range(50)]
     in_session(spark, "republish", again)
     assert capsys.readouterr().out.startswith("0 rows to publish again")
     failed = sorted(row["payload"] for row in DeltaTable(str(dead)).to_pyarrow_table().to_pylist())

@@ -291,15 +291,6 @@ def test_failed_rows_come_back_as_columns_of_the_sink(tmp_path: Path) -> None:
     ]
 
 
-def test_failed_rows_come_back_with_the_columns_that_the_log_has_of_them(tmp_path: Path) -> None:
-    extra = [pa.field('order "Id"', pa.int64()), pa.field("value", pa.string())]
-    batch = pa.record_batch([pa.array([7, 8]), pa.array(["x", "y"])], schema=pa.schema(extra))
-    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, bad(2, extra=batch), extra=extra), extra=extra)
-    found = unpublished(str(tmp_path), {})
-    assert found.schema == pa.schema([*REPLAY, extra[0]])
-    assert sorted(found[extra[0].name].to_pylist()) == [7, 8]
-
-
 def test_rows_that_timed_out_come_back_too(tmp_path: Path) -> None:
     late = bad(1, "late", event=np.array([TIMEOUT], np.uint8), reasons={0: ("TIMEOUT", None, "late")})
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, late))
