@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,7 +48,8 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
     if table is None or not {*_STATE.names} <= {f.name for f in table.schema().fields}:
         what = "no Delta table there" if table is None else f"it lacks one of the columns {', '.join(_STATE.names)}"
         raise FlightLogError(f"{path}: {what}")
-    buckets, bridge = part(o.bridge_name, "key_value", "has no buckets"), log_bridge(o, o.retry_deadline)
+    buckets, operations_of = (part(o.bridge_name, name, "has no buckets") for name in ("key_value", "operations"))
+    bridge = log_bridge(o, o.retry_deadline)
     bridge.open()
     try:
         with (
@@ -57,7 +57,7 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
             pq.ParquetWriter(f"{folder}/0.parquet", _STATE) as file,
         ):
             log = bridge.log(buckets.stream_of(o.bucket))
-            for some in _state(log, buckets):
+            for some in _state(log, buckets.keys_of, operations_of):
                 file.write_batch(some)
             file.close()
             convert_to_deltalake(folder)
@@ -70,11 +70,13 @@ def compare_with_bucket(path: str, o: SinkOptions) -> list[tuple[bool, str]]:
     return found + [(False, f"table {path}: {_text(some, kind)}") for kind, some in kinds.items()]
 
 
-def _state(log: RecordLog, buckets: Any) -> Iterator[pa.RecordBatch]:
+def _state(
+    log: RecordLog, keys_of: Callable[[pa.Array], pa.Array], operations_of: Callable[[pa.Array | None, int], pa.Array]
+) -> Iterator[pa.RecordBatch]:
     """The last change of each key."""
     for records in log.current():
-        operations = buckets.operations_of(records.headers, len(records))
-        keys = buckets.keys_of(records.topics.cast(pa.string()))
+        operations = operations_of(records.headers, len(records))
+        keys = keys_of(records.topics.cast(pa.string()))
         yield pa.RecordBatch.from_arrays([keys, pa.array(records.sequences), operations], schema=_STATE)
 
 

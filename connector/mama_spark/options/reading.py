@@ -222,7 +222,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
             both = getattr(self, one) and getattr(self, other)
             require(not both, f"options {one} and {other} exclude each other")
         require(
-            self.bucket is None or self.middleware.key_value is not None,
+            self.bucket is None or None not in (self.middleware.key_value, self.middleware.operations),
             f"option bucket: {self.middleware.title} has no key-value buckets; name a stream, or topics",
         )
         named = bool(self.stream or self.streams or self.bucket) or (by_pattern and _has_path(self.url))
