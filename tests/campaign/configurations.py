@@ -82,7 +82,7 @@ def draw(chance: random.Random) -> Configuration:
         # with ids, a replicated stream takes no batches but those in order
         ack = chance.choice(("message", "batch") if bridge == "NATS R1" or not ids else ("message",))
         if ids and pack == "off" and chance.random() < 0.3:
-            return Configuration(bridge, "batch", True, pack, True, window)
+            return Configuration(bridge, "batch", True, pack, True, window, once=chance.random() < 0.5)
     if not ids and chance.random() < 0.4:
         other["uncertain"] = "report"
     elif chance.random() < 0.3:
