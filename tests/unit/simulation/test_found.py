@@ -204,7 +204,8 @@ def row(n: int) -> MessageBatch:
 
 
 def test_what_is_on_a_slow_way_is_sent_again_when_no_copy_of_it_is_left_there() -> None:
-    """It arrives when a look over another connection has found nothing, and the server forgets its id."""
+    """Else it would arrive after a look over another connection had found nothing, and be stored twice: the server
+    remembers ids for a second."""
 
     def task() -> None:
         with exactly_once_attempt("o") as (_, publisher):
