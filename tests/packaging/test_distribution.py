@@ -57,7 +57,7 @@ def said(command: list[str], folder: Path, python: Path) -> dict[str, str]:
         command, capture_output=True, text=True, cwd=folder, env=environment(python), timeout=250, check=False
     )
     found = {word: rest for word, _, rest in (line.partition(" ") for line in done.stdout.splitlines())}
-    assert found.get("ACKED") == "100", done.stderr[-3000:]
+    assert (done.returncode, found.get("ACKED")) == (0, "100"), done.stderr[-3000:]
     return found
 
 
