@@ -16,7 +16,7 @@ from mama_spark.testing.waiting import eventually
 from tests.campaign.configurations import STREAM
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
-from tests.support.nats.nats_cluster import Cluster
+from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
@@ -192,6 +192,8 @@ class ReplicatedNats(CampaignBroker):
         return super().ports + [node.port for node in self.cluster.nodes]
 
     def messages(self) -> list[StoredMessage]:
+        with Admin(self.cluster.url) as admin:
+            await_replicas(admin, STREAM)  # a leader that stood still answers as such until it hears of the next one
         return read_nats([node.url for node in self.cluster.nodes], STREAM)
 
     def step_down(self) -> None:
