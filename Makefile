@@ -14,6 +14,9 @@ TEST := -m "not thorough and not explore"
 TEST_ALL := -m "thorough and not explore"
 OLDEST := 4.0.5//lowest
 NEWEST := 4.3.0
+# Needs each Python on the PATH.
+ALL := $(OLDEST) $(foreach spark,4.0.5 4.1.4 4.2.1 4.3.0,$(addprefix $(spark)/,3.11 3.12 3.13)) \
+	4.1.4/3.14 4.2.1/3.14 4.3.0/3.14 $(addprefix 4.3.0///,2.10.26 2.11.11 2.12.8 2.14.6)
 TESTING := test test-all test-matrix explore coverage
 # A test's JVM lives too short to earn back what the second compiler costs, compiles more than its cache takes by default,
 # and starts many processes.
@@ -53,8 +56,8 @@ test-all: setup .run/compiled ## the other deterministic tests: every job, clust
 	@$(RUN) $(PYTEST) $(TEST_ALL) $(ARGS)
 	$(if $(ARGS),,@$(RUN) python -m tests.matrix $(OLDEST) $(NEWEST))
 
-test-matrix: setup ## formats and jobs on other versions of Spark, Python, dependencies and nats-server, one after another over the same checkpoints (VERSIONS="4.0.5/3.12 4.3.0/3.14")
-	@$(RUN) python -m tests.matrix $(or $(VERSIONS),$(OLDEST) 4.1.4 4.2.1 $(NEWEST) 4.0.5)
+test-matrix: setup ## formats and jobs on other versions of Spark, Python, dependencies and nats-server, one after another over the same checkpoints (VERSIONS="4.0.5/3.12 4.3.0/3.14", or all)
+	@$(RUN) python -m tests.matrix $(patsubst all,$(ALL),$(or $(VERSIONS),$(OLDEST) 4.1.4 4.2.1 $(NEWEST) 4.0.5))
 
 explore: setup ## look for the unknown, hours long: random examples of property tests, fault campaigns, long runs, planted faults
 	@TIER=explore $(RUN) $(PYTEST) -m hypothesis $(ARGS) || [ $$? = 5 ] # which says that ARGS select none
