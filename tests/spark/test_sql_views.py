@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +39,23 @@ def test_the_page_runs_as_written_and_a_table_is_refused(
         with pytest.raises(AnalysisException, match="mamasub cannot be a table of Spark's catalog"):
             spark.sql(f"CREATE TABLE of_the_catalog USING mamasub {given}")
         assert len(admin.messages("SQL")) == 100
+        admin.api("STREAM.DELETE.SQL")
+
+
+@pytest.mark.thorough
+def test_the_statements_publish_in_a_file_of_spark_sql(nats_server: NatsServer, tmp_path: Path) -> None:
+    file, programs = tmp_path / "page.sql", Path(sys.executable).parent
+    publish = BLOCKS[0].replace("nats://127.0.0.1:4222", nats_server.url).replace("/tmp/mama", str(tmp_path))
+    file.write_text(f"{publish}{BLOCKS[1].replace('nats://127.0.0.1:4222', nats_server.url)}")
+    env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("SQL", ["demo.sql.>"])
+        done = subprocess.run(
+            [programs / "spark-sql", "--master", "local[2]", "-f", file],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3_000:]
+        assert len(admin.messages("SQL")) == done.stdout.count("demo.sql.") == 100, done.stdout
         admin.api("STREAM.DELETE.SQL")
 
 
