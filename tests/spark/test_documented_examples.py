@@ -26,6 +26,7 @@ URL = "nats://127.0.0.1:4222"  #: in the pages
 EXAMPLES = {
     "batch": "README.md",
     "streaming": "docs/how-to/publish-a-stream.md",
+    "sorted": "docs/how-to/publish-a-stream.md",
     "flight log": "docs/how-to/query-the-flight-log.md",
     "discovery": "docs/how-to/announce-a-source.md",
     "messages": "docs/how-to/read-messages.md",
@@ -56,7 +57,7 @@ def test_every_marked_example_is_run_by_a_test() -> None:
     assert marked == {*EXAMPLES, "announce", "permissions", "prometheus"}
 
 
-#: The stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
+#: A stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
 SECONDS = re.compile(r"query.awaitTermination\(10\).*")
 ROWS = """
 while not (query.lastProgress and query.lastProgress.numInputRows):
@@ -83,8 +84,8 @@ def test_the_examples_on_nats_run_as_written(
         admin.create_stream("DEMO", ["demo.>"], allow_batched=True)
         admin.create_stream("KV_settings", ["$KV.settings.>"], max_msgs_per_subject=1)
         store(admin, "KV_settings", [("$KV.settings.device.mode", b"on", None)])
-    streaming, seconds = SECONDS.subn(ROWS, snippet("streaming"))
-    assert seconds == 1
+    streaming, seconds = SECONDS.subn(ROWS, snippet("streaming") + snippet("sorted"))
+    assert seconds == 2
     shown = {
         name: run(code, URL, nats_server.url)
         for name, code in (
@@ -115,6 +116,7 @@ def test_the_examples_on_nats_run_as_written(
     assert {*range(1000)} <= {*orders}
     with Admin(nats_server.url) as admin:
         stored = [message.topic for message in admin.messages("DEMO")]
+    assert stored.count("demo.ticks") > flights(tmp_path / "tick_log").num_rows, "nothing was published in order"
     assert len([topic for topic in stored if topic.startswith("demo.once.")]) == 100
     assert counts(flights(tmp_path / "once_log", committed=None), "committed") == {True: 100, False: 100}
     assert re.search(r"\|2 +\|smith +\|demo.orders.\* *\|a topic with.*BAD_SYMBOL", shown["dead letters"]), shown
