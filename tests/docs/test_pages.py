@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import shlex
 import textwrap
@@ -16,8 +17,10 @@ from mama_spark.flightlog.schema import DEAD_LETTERS, table_schema
 from mama_spark.malamute.broker.engines import StreamEngine
 from mama_spark.nats.key_rows import COLUMNS
 from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, option_names
+from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.spark.sink.encoding.columns import KNOWN
 from mama_spark.spark.subscribe.schema import schema_of
+from mama_spark.spark.write_counts import WriteCounts
 from pyspark.sql.types import StructType
 
 from scripts.command_reference import PAGE as COMMANDS
@@ -113,6 +116,17 @@ def test_python_examples_are_python_and_name_known_options(page: Path) -> None:
     for code in fenced(page.read_text(encoding="utf-8"), "python"):
         compile(code, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         assert {*re.findall(r'\.option\("([\w.]+)"', code)} <= OPTIONS | SPARK_OPTIONS
+
+
+def test_the_page_of_a_slow_write_names_all_that_a_write_waits_for() -> None:
+    page = (DOCS / "how-to" / "find-why-a-write-is-slow.md").read_text(encoding="utf-8")
+    named = [cell.split(" for N s")[0] for cell in re.findall(r"(?m)^\| ([^|]+) \|.+\|$", page)[1:]]
+    code = inspect.getsource(BatchPublisher) + inspect.getsource(WriteCounts)
+    assert [cell for cell in named if cell != "nothing" and cell not in code] == []
+    waits = re.search(r"def waits_for.+?(?=\n    (?:def|@|#))", code, re.DOTALL)
+    assert waits is not None
+    told = {text.removesuffix(" for ") for text in re.findall(r'"([a-z][^"{]{8,})', waits[0].split('"""')[2])}
+    assert told - {"no answer comes"} <= {*named}
 
 
 @pytest.mark.thorough
