@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--yes is for --delete-copies")
     o, storage = options(args, SubscribeOptions, _USE, topics=">"), dict(pairs(args.storage, "--storage"))
     selection = FlightSelection(args.query, args.run_id, args.batch, ago(args.since), ago(args.until))
-    with Progress("reading the streams", "messages") as progress:
+    with Progress("auditing the streams", "messages") as progress:
         found = audit(
             args.path, storage, o, selection,
             foreign=args.foreign, later=args.later, limit=args.limit, on_read=progress.add,

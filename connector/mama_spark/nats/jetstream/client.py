@@ -1,10 +1,10 @@
 """Client of the JetStream API (NATS ADR-1), of direct gets, and of single acknowledged publishes (rows:
 :mod:`..publish.bridge`).
 
-Requests are repeated by the rule of :mod:`.retry`, so each must be safe to arrive twice. What is read of an answer is
-read by a class of :mod:`.answers`, or as a message. Bodies of requests stay dictionaries in the API's own words: the
-server alone decides, by its version, what they may hold, and a configuration that it told is sent back with fields that
-nobody knows here.
+Requests are repeated by the rule of :mod:`.request_retry`, so each must be safe to arrive twice. What is read of an
+answer is read by a class of :mod:`.answers`, or as a message. Bodies of requests stay dictionaries in the API's own
+words: the server alone decides, by its version, what they may hold, and a configuration that it told is sent back with
+fields that nobody knows here.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class JetStream:
         return self.connection().api_prefix
 
     def retry(self, what: str, attempt: Callable[[float], T], timeout: float | None = None) -> T:
-        """See :func:`~.retry.retry`; ends early when the connection is closed for good."""
+        """See :func:`~.request_retry.retry`; ends early when the connection is closed for good."""
 
         def wait(seconds: float) -> None:
             """Or until a lost connection is restored."""
