@@ -16,7 +16,7 @@ from mama_spark.testing.waiting import eventually
 from tests.campaign.configurations import STREAM
 from tests.campaign.oracle import StoredMessage, read_nats, read_sqlite
 from tests.support.malamute.restartable_broker import RestartableMalamuteBroker
-from tests.support.nats.nats_cluster import Cluster, await_replicas
+from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.proxy import Proxy
 
@@ -174,6 +174,17 @@ class Leader:
         self.stream = stream
 
 
+def _last_stored(node: NatsServer) -> tuple[int, ...]:
+    """Last sequence of the stream in the server's own store; empty while it has not loaded it."""
+    accounts = node.ask("jsz?accounts=true&streams=true")["account_details"]
+    return tuple(
+        stream["state"]["last_seq"]
+        for account in accounts
+        for stream in account.get("stream_detail", ())
+        if stream["name"] == STREAM
+    )
+
+
 class ReplicatedNats(CampaignBroker):
     """Three servers, a stream on all of them; what is killed or paused is its leader."""
 
@@ -192,8 +203,11 @@ class ReplicatedNats(CampaignBroker):
         return super().ports + [node.port for node in self.cluster.nodes]
 
     def messages(self) -> list[StoredMessage]:
-        with Admin(self.cluster.url) as admin:
-            await_replicas(admin, STREAM)  # a leader that stood still answers as such until it hears of the next one
+        def agree() -> bool:
+            found = {_last_stored(node) for node in self.cluster.nodes}
+            return len(found) == 1 and () not in found
+
+        eventually(agree, "all have the same messages")  # a leader that stood still answers for all at first
         return read_nats([node.url for node in self.cluster.nodes], STREAM)
 
     def step_down(self) -> None:

@@ -52,11 +52,12 @@ def test_the_statements_publish_in_a_file_of_spark_sql(nats_server: NatsServer, 
         admin.create_stream("SQL", ["demo.sql.>"])
         done = subprocess.run(
             [programs / "spark-sql", "--master", "local[2]", "-f", file],
-            env=env, cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3_000:]
-        assert len(admin.messages("SQL")) == done.stdout.count("demo.sql.") == 100, done.stdout
+        stored = admin.messages("SQL")
         admin.api("STREAM.DELETE.SQL")
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert len(stored) == done.stdout.count("demo.sql.") == 100, done.stdout
 
 
 @pytest.mark.thorough
