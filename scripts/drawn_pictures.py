@@ -1,6 +1,7 @@
 """Draw the pictures of the explanations: ``python -m scripts.drawn_pictures --write`` or ``--check``.
 
-Each picture is a function that returns its lines of SVG. Colours follow the scheme, light or dark, of the page.
+Each picture is a function that returns its lines of SVG. Colours follow the reader's scheme, light or dark; so does the
+background, because a page may have one scheme only.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "explanation"
 #: Pixels: width of every picture, of a box, and its height.
 WHOLE, WIDTH, HEIGHT = 1000, 160, 40
-STYLE = """text { font: 13px system-ui, sans-serif; fill: #1b1b1f; text-anchor: middle } .note { font-size: 11px }
+STYLE = """svg { background: #fff }
+text { font: 13px system-ui, sans-serif; fill: #1b1b1f; text-anchor: middle } .note { font-size: 11px }
 .title { text-anchor: start; font-weight: 600 } .strong { font-weight: 600; fill: #b3261e }
 rect { fill: #f4f4f8; stroke: #8a8a99 } .frame { fill: none; stroke-dasharray: 5 4 }
 path { fill: none; stroke: #8a8a99 } path.strong { fill: none; stroke: #b3261e; stroke-width: 3 }
 marker path { fill: #8a8a99 } marker.strong path { fill: #b3261e; stroke: none } .life { stroke-dasharray: 4 4 }
-@media (prefers-color-scheme: dark) { text { fill: #e6e6ec } rect { fill: #26262e } .frame { fill: none }
-.strong { fill: #ff8a80 } path.strong { fill: none; stroke: #ff8a80 } marker.strong path { fill: #ff8a80 } }"""
+@media (prefers-color-scheme: dark) { svg { background: #1b1b1f } text { fill: #e6e6ec } rect { fill: #26262e }
+.frame { fill: none } .strong { fill: #ff8a80 }
+path.strong { fill: none; stroke: #ff8a80 } marker.strong path { fill: #ff8a80 } }"""
 
 Lines = list[str]
 #: A place in pixels.

@@ -16,9 +16,9 @@ from tests.test_architecture import LAYER, LAYERS, ROOT, ours
 PICTURE = ROOT / "docs" / "explanation" / "rooms.svg"
 #: Pixels: of a box, from one row to the next, from one box to the next, and the width of the picture.
 WIDTH, HEIGHT, ROW, GAP, WHOLE = 104, 34, 78, 16, 860
-STYLE = """text { font: 13px system-ui, sans-serif; fill: #1b1b1f; text-anchor: middle }
+STYLE = """svg { background: #fff } text { font: 13px system-ui, sans-serif; fill: #1b1b1f; text-anchor: middle }
 rect { fill: #f4f4f8; stroke: #8a8a99 } path { fill: none; stroke: #8a8a99 }
-@media (prefers-color-scheme: dark) { text { fill: #e6e6ec } rect { fill: #26262e } }"""
+@media (prefers-color-scheme: dark) { svg { background: #1b1b1f } text { fill: #e6e6ec } rect { fill: #26262e } }"""
 
 
 def imported() -> dict[str, set[str]]:
