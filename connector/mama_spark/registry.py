@@ -192,7 +192,7 @@ def served_log_bridge(o: TransportOptions, timeout: float) -> ServedLogBridge:
 def logs_to_read(o: SubscribeOptions, bridge: RecordLogBridge) -> list[str]:
     """Names of the logs that the options name, or that hold their topics.
 
-    :raises ConfigError: there is none, or the one that is named holds a topic never
+    :raises ConfigError: there is none, or the named log never holds one of the topics
     """
     if o.streams:
         return chosen_streams(o.streams, bridge.names(()))

@@ -167,7 +167,7 @@ def span_of(log: RecordLog, flights: Row, later: float = MARGIN) -> Span:
 
 
 def span_after(log: RecordLog, span: Span) -> Span:
-    """The range after reading, so that what was removed meanwhile is not missing."""
+    """The range as the stream is now, so that messages removed during the audit do not count as missing."""
     bounds = _bounds(log, span)
     oldest = next(iter(log.read(bounds.first - 1, bounds.first)), None) if bounds.first > 1 else None
     since = _moment(None if oldest is None else int(oldest.times[0]))
@@ -175,7 +175,10 @@ def span_after(log: RecordLog, span: Span) -> Span:
 
 
 def _bounds(log: RecordLog, span: Span) -> Bounds:
-    """:raises ConfigError: it is another one than was read"""
+    """The bounds of the stream that ``span`` was read from.
+
+    :raises ConfigError: the stream was created again since
+    """
     bounds = log.bounds()
     if bounds.identity != span.bounds.identity:
         raise ConfigError(f"stream {log.name!r} was deleted and created again since it was read: audit once more")
@@ -208,8 +211,11 @@ def _stored(
 
 
 def delete(o: SubscribeOptions, found: Audit) -> None:
-    """Delete later copies, except in a stream that lost one to be kept; :class:`ConfigError` if the middleware cannot,
-    the permissions forbid it, or something was removed since the audit."""
+    """Delete later copies; leave a stream alone if it lost a message to be kept.
+
+    :raises ConfigError: no permission, the middleware cannot delete, or since the audit a stream was created again or
+        lost a message to be kept
+    """
     bridge = log_bridge(o, o.wait_timeout)
     bridge.open()
     try:

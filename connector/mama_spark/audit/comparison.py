@@ -252,7 +252,10 @@ def _in(part: Part) -> str:
 
 
 def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
-    """:param unjudged: also what has no verdict"""
+    """SQL: number of messages by write and verdict; findings with sequence, id and topic.
+
+    :param unjudged: count messages without a verdict, too
+    """
     write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(sql_text, MATCHES))
     own = [
         f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"

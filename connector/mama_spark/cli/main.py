@@ -153,7 +153,8 @@ def _load(name: str, subcommand: Subcommand) -> SubcommandModule:
 
 @contextmanager
 def _installed(name: str) -> Iterator[None]:
-    """
+    """Context that turns the error of a missing module into one that names the package to install.
+
     :raises ConfigError: what the subcommand needs is not installed
     """
     try:

@@ -41,7 +41,8 @@ class DiscoveryFollower:
 
     @classmethod
     def of(cls, given: Mapping[str, str], use: Use) -> DiscoveryFollower:
-        """
+        """A follower with these options, connected to the middleware.
+
         :param given: options as of ``mamadiscovery``
         :param use: the command's
         :raises ConfigError: one is wrong

@@ -82,7 +82,7 @@ class HelpParser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
-        """The base class says nothing of a full disk."""
+        """Write the help; a write that fails raises, unlike in the base class."""
         (file or sys.stdout).write(self.format_help())
 
     def format_help(self) -> str:

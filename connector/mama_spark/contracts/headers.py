@@ -50,7 +50,10 @@ class HeaderLines(NamedTuple):
 
     @classmethod
     def of(cls, headers: pa.Array) -> HeaderLines:
-        """:param headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`"""
+        """The header lines of a column of headers.
+
+        :param headers: :data:`~mama_spark.contracts.message.HEADERS_TYPE`
+        """
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -182,10 +182,16 @@ class RowCodec(Protocol):
         """Whether columns of other names are part of the message, too; they come under the names of the DataFrame."""
 
     def check(self, schema: pa.Schema) -> None:
-        """:raises SchemaError: a column has a type that cannot be encoded"""
+        """Check the types of the columns.
+
+        :raises SchemaError: a column has a type that cannot be encoded
+        """
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """:param rows: columns of :attr:`columns`, of a schema that was checked"""
+        """The rows as messages.
+
+        :param rows: columns of :attr:`columns`, of a schema that was checked
+        """
 
 
 # --- columns of bytes that are joined of parts ---------------------------------------------------------------------

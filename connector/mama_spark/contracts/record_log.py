@@ -264,7 +264,10 @@ class RecordLog(Protocol):
         have one; one sentence each."""
 
     def require_topics(self, topics: Sequence[str]) -> None:
-        """:raises ConfigError: it has no record on one of these topics, and will have none"""
+        """Check that the log has or may get records on each of these topics.
+
+        :raises ConfigError: it has no record on one of them, and will have none
+        """
 
     def progress(self, name: str, up_to: int, topics: Sequence[str] = ()) -> None:
         """Show at the middleware, under ``name``, that everything up to ``up_to`` was read. Never raises."""
@@ -322,10 +325,11 @@ class RecordLog(Protocol):
         return self.read(after, up_to, topics)
 
     def match_range(self, after: int, up_to: int, topics: Sequence[str], limit: int) -> MatchRange | None:
-        """The range that begins behind ``after``, ends at ``up_to`` or before, and has at most ``limit`` (one or more)
-        records on ``topics`` (wildcards allowed; none = what the bridge selects): the whole, or nearly as many records
-        as allowed. It has a sequence at least.
+        """The longest range, or nearly so, after ``after``, up to ``up_to`` at most, with at most ``limit`` records on
+        ``topics``; at least one sequence.
 
+        :param topics: wildcards allowed; none = the topics that the bridge selects
+        :param limit: 1 or more
         :returns: None: the middleware, or its server, cannot tell without sending the records
         """
         return None
@@ -384,7 +388,10 @@ class RecordLogBridge(Protocol):
         """
 
     def log(self, name: str) -> RecordLog:
-        """:raises ConfigError: there is no such log"""
+        """The log of this name.
+
+        :raises ConfigError: there is no such log
+        """
 
     def statuses(self) -> list[LogStatus]:
         """All logs but its own at once, by name; with bytes, limits and readers where the middleware knows these."""

@@ -31,7 +31,10 @@ _WRITTEN = struct.Struct("=144xI52xQQ")  #: of Linux' tcp_info: bytes that wait 
 
 
 def open_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """:raises Unavailable: too few file descriptors are left; libzmq would end the process"""
+    """A new ZeroMQ context.
+
+    :raises Unavailable: too few file descriptors are left; libzmq would end the process
+    """
     require_file_descriptors(_FILE_DESCRIPTORS, "ZeroMQ")
     return zmq.Context()
 

@@ -41,7 +41,10 @@ class SavedImage:
 
 @dataclass(frozen=True, slots=True)
 class LogOffset:
-    """:ivar delivered: events of the image before this offset; after all of them comes the log"""
+    """Position of a reader in a saved image and in the log of discovery.
+
+    :ivar delivered: events of the image before this offset; after all of them comes the log
+    """
 
     log: str
     next: int
@@ -133,7 +136,10 @@ class LogDiscovery(ABC):
 
     @abstractmethod
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        """:param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`"""
+        """The bounds of the log now.
+
+        :param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`
+        """
 
     @abstractmethod
     def _now(self) -> int:

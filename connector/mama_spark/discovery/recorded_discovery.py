@@ -48,7 +48,10 @@ class RecordedDiscovery(LogDiscovery):
         """There are no streams to create."""
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        """:raises ConfigError: always, since recorders announce the sources"""
+        """Refuse to announce: recorders announce the sources.
+
+        :raises ConfigError: always
+        """
         raise ConfigError(self.announced_by)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:

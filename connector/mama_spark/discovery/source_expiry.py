@@ -14,7 +14,10 @@ from ..contracts.errors import ConfigError
 
 
 def check_ttl(ttl: float) -> None:
-    """:raises ConfigError: no source can live that long"""
+    """Check the time to live of a source, in seconds.
+
+    :raises ConfigError: it is not positive
+    """
     if not ttl > 0:
         raise ConfigError(f"the time to live of a source must be positive, got {ttl:g}")
 

@@ -53,7 +53,8 @@ class FlightColumns:
     :ivar sends: int32[n]; an int for all
     :ivar rows: source rows in the message: int32[n]; an int for all
     :ivar extra: the columns named by ``flightLogColumns``
-    :ivar payload, headers: binary and :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where the mode says none
+    :ivar payload, headers: binary and :data:`~mama_spark.contracts.message.HEADERS_TYPE`, null where
+        ``flightLogPayload`` leaves them out
     """
 
     flight_id: pa.Array

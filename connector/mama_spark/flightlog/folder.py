@@ -65,7 +65,10 @@ def mark_folder(uri: str, what: str) -> str | None:
 
 
 def require_readable_name(uri: str, what: str = "the table") -> None:
-    """:raises FlightLogError: delta-rs would look for the folder elsewhere"""
+    """Check that delta-rs reads the path of the table as it is written.
+
+    :raises FlightLogError: it would look for the folder elsewhere
+    """
     text = misread(uri)
     if text is not None:
         raise FlightLogError(
@@ -86,7 +89,8 @@ def require_marker(uri: str, marker: str | None, what: str) -> None:
 
 
 def make_folder(path: str, what: str = "the table") -> None:
-    """
+    """Make a folder, unless it exists.
+
     :raises FlightLogError: it cannot be made
     :raises Unavailable: what :func:`may_pass`, such as a full disk
     """

@@ -54,7 +54,9 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """:ivar path: path in the table
+    """A data file of the table.
+
+    :ivar path: path in the table
     :ivar modified: ms since the epoch
     """
 

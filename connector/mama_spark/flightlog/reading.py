@@ -279,9 +279,14 @@ def failed_text(rows: list[Row]) -> str:
 
 
 def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
-    """Ids that several acknowledged messages of one committed write share, of which a broker that deduplicates stored
-    one: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first. Holds in
-    memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``)."""
+    """Ids that several acknowledged messages of one committed write have; a deduplicating broker stored one of them.
+    Rows: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first. Holds
+    in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
+
+    :param limit: maximum number of rows
+    :raises FlightLogError: no flight log there
+    :raises Unavailable: storage cannot be reached
+    """
     return query(open_log(path, storage), storage, _SHARED_IDS.format(limit=int(limit)))
 
 
@@ -293,7 +298,8 @@ def shared_ids_text(rows: list[Row]) -> str:
 
 
 def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
-    """
+    """The table of the flight log at ``path``.
+
     :raises FlightLogError: no flight log there
     :raises Unavailable: storage cannot be reached
     """

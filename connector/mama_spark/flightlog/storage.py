@@ -153,7 +153,10 @@ class TableStore:
 
 
 class _KeptTable:
-    """:ivar entry: newest entry when it was read; None if it cannot be used"""
+    """A table that a thread reads again after a commit, for the next commit.
+
+    :ivar entry: newest entry when it was read; None if it cannot be used
+    """
 
     def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
@@ -173,7 +176,7 @@ class _KeptTable:
                 self.entry = before
 
     def _write_checkpoint(self) -> None:
-        """And read the table from it: what comes after a checkpoint is read again by each commit."""
+        """Write a checkpoint and read the table from it: each commit reads the entries after the checkpoint again."""
         try:
             self.table.create_checkpoint()
         except (OSError, DeltaError) as e:
@@ -282,7 +285,8 @@ def existing_table(store: TableStore, schema: pa.Schema, what: str, extra: froze
 
 
 def check_features(table: DeltaTable, what: str, missing: Sequence[str] = ()) -> None:
-    """
+    """Check that commits of this package to the table can succeed, by its features.
+
     :param missing: columns that are to be added
     :raises FlightLogError: the table has a feature with which no commit of this package succeeds, or makes rows
     """

@@ -233,7 +233,10 @@ def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
 
 
 def add_action(part: Part, committed: bool, data_change: bool = True) -> AddAction:
-    """:param data_change: the part has rows that the table does not have in another file"""
+    """The action of Delta's log that adds a part to the table.
+
+    :param data_change: the part has rows that the table does not have in another file
+    """
     low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
     stats = {
         "numRecords": part.rows,

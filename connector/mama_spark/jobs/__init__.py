@@ -49,7 +49,10 @@ def jobs() -> list[Job]:
 
 
 def find(name: str) -> Job:
-    """:raises ConfigError: there is no such job"""
+    """The job of this name.
+
+    :raises ConfigError: there is no such job
+    """
     found = {job.name: job for job in jobs()}
     if name not in found:
         raise ConfigError(f"there is no job {name!r}; there are {', '.join(found)}")

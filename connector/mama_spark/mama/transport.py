@@ -108,8 +108,8 @@ class Transport:
         :param bridge: a publisher bridge that is not open; a connected JetStream context (then call this from a thread
             other than that of its event loop); a URL; or options of the sink
         :param discovery: a discovery bridge that is not open; None: that of the URL
-        :param properties: properties of the transport; their ``sourcediscovery.supported`` (SD-49), without them the
-            presence of ``discovery``, decides whether there is source discovery
+        :param properties: properties of the transport; key ``sourcediscovery.supported`` (SD-49) switches source
+            discovery; without properties, ``discovery`` does
         :param fields: names and FIDs of source messages
         :param call_timeout: seconds that a send may wait until the bridge accepts it
         :param answer_timeout: seconds after which a send without an answer is an error (TIMEOUT)
@@ -192,7 +192,10 @@ class Transport:
             return [p for p in self._publishers if p.topic == topic]
 
     def add_publisher(self, publisher: TransportPublisher) -> None:
-        """:raises StatusError: INVALID_ARG if the transport was destroyed"""
+        """Register a publisher of this transport.
+
+        :raises StatusError: INVALID_ARG if the transport was destroyed
+        """
         with self._lock:
             if not self._live:
                 raise StatusError(Status.INVALID_ARG, f"{self!r} was destroyed")

@@ -97,7 +97,12 @@ def discovery_row(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]:
 
 
 def _peer_row(body: bytes, cause: int, unseen: str | None) -> DiscoveryRow:
-    """:param unseen: why the peer is not there any more, although its last record does not say so"""
+    """Discovery row of a peer's record; event ``BAD_RECORD`` if the record cannot be decoded.
+
+    :param body: naming frame of the record
+    :param cause: value of :class:`PeerPresence`
+    :param unseen: why the peer counts as OFFLINE, although its last record does not say so; None: as the record says
+    """
     try:
         frame, known = decode_naming(body), PeerPresence(cause)
     except (BadMessage, ValueError) as error:

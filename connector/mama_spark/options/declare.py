@@ -124,7 +124,10 @@ class Options:
         return frozenset()
 
     def _check_bridges(self, stated: Collection[str]) -> None:
-        """:raises OptionError: an option has no effect over the bridge of these options"""
+        """Refuse options that are only for other bridges.
+
+        :raises OptionError: ``stated`` names one
+        """
         mine = self.bridges
         if not mine or "memory" in mine:
             return

@@ -73,7 +73,10 @@ def with_scheme(url: str, default: str = "nats") -> str:
 
 
 def _check(url: str) -> None:
-    """:raises ValueError: the URL is malformed; the text shows no login"""
+    """Check port and login of the URL of a server.
+
+    :raises ValueError: they are malformed, or the login is not allowed here; the text shows no login
+    """
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -81,8 +81,8 @@ class WindowConfig:
     :param ordered: keep the order of the flights over resends: nothing goes again before every answer is in, and
         nothing new goes before everything went again. The bridge must refuse what follows a refused message.
     :param max_bytes: payload bytes in flight; one message always fits. None = no limit
-    :param ack_timeout: seconds to wait for the acknowledgement of each send, where that is not ``wait_timeout``; this
-        then only says when it is worth to ask why none comes
+    :param ack_timeout: seconds to wait for the acknowledgement of each send, where that is not ``wait_timeout``,
+        which is then the seconds of silence after which the cause is asked for
     :raises ConfigError: a value is out of range
     """
 
@@ -120,10 +120,10 @@ class WindowConfig:
     def for_bridge(self, capabilities: Capabilities, *, with_ids: bool) -> WindowConfig:
         """The same rules, limited to what the bridge can do.
 
-        Without acknowledgements nothing is sent again, nor what waits in a socket to be written: that may take as long
-        as messages are sent again elsewhere. Where ids are sent and the bridge deduplicates, a message of which nobody
-        knows whether it was stored is sent again in any case. A bridge that does not keep the order over resends has
-        one message in flight when an order is wanted.
+        Without acknowledgements of the broker nothing is resent; with ``SENT``, writing may take
+        :attr:`longest_silence`. Where ids are sent and the bridge deduplicates, a message of which nobody knows whether
+        it was stored is sent again in any case. A bridge that does not keep the order over resends has one message in
+        flight when an order is wanted.
         """
         from ..contracts.bridge import Ack
 

@@ -34,7 +34,7 @@ class PackCompressor:
         self._options = pa.ipc.IpcWriteOptions(compression=self._codec)
 
     def compress(self, batch: MessageBatch) -> MessageBatch:
-        """Compress packs, unless that makes them no smaller; what is no pack of version 1 stays as it is."""
+        """Compress packs, unless that makes them no smaller; messages other than packs of version 1 stay."""
         return _changed(batch, self._compressed)
 
     def _compressed(self, headers: Headers, payload: pa.Buffer) -> tuple[Headers, pa.Buffer | bytes] | None:

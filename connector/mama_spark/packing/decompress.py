@@ -33,8 +33,8 @@ class BadEncoding(Exception):
 
 
 def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[int, str]]]:
-    """All of ``records`` in order, in pieces of bounded memory, and why each of a piece could not be decompressed: that
-    is said of all of them or of none. What was decompressed has the header no more.
+    """All of ``records`` in order, in pieces of bounded memory: either decompressed, without the header, or with the
+    reason why each record of the piece could not be decompressed.
 
     :param limit: bytes of one payload, at most 1 GiB: a piece is one Arrow array, whose offsets have 32 bits
     """

@@ -40,7 +40,8 @@ Convert = Callable[[Any], Any]
 
 
 class JsonRows(NamedTuple):
-    """
+    """Rows as texts of JSON.
+
     :ivar texts: binary, one object a row; in a refused row, the columns that cannot be written are null
     :ivar refused: row -> which column cannot be JSON, and why
     """

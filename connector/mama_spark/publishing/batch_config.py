@@ -20,11 +20,10 @@ class OnOutage(Enum):
 
     FAIL = "fail"  #: end with :class:`~mama_spark.contracts.errors.Unavailable`
     FAIL_AT_GAP = "fail_at_gap"
-    """The same, and already at the first message that times out: with ``policy.ordered``, later ones would overtake its
-    repetition."""
+    """As ``FAIL``, and stop at the first timed-out message, because later rows would overtake it."""
     FAIL_ROWS = "fail_rows"  #: go on: waiting and new messages fail until the middleware takes messages again
     WAIT = "wait"  #: neither end nor fail: wait until messages are stored again
-    WAIT_AT_GAP = "wait_at_gap"  #: the same, and end at the first message that times out nevertheless
+    WAIT_AT_GAP = "wait_at_gap"  #: wait in outages, but stop at the first timed-out message
 
     @property
     def waits(self) -> bool:

@@ -41,7 +41,10 @@ class BackgroundTask:
             self._thread.join(patience)
 
     def check(self) -> None:
-        """:raises MamaError: what it ended with"""
+        """Raise the error with which the thread ended, if there is one.
+
+        :raises MamaError: that error
+        """
         if self._failure is not None:
             raise self._failure
 

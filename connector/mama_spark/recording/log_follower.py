@@ -32,7 +32,7 @@ class LogBatch(NamedTuple):
 
 
 class LogFollower:
-    """Reads from a position on, until :meth:`close`.
+    """Reads a log from a position on, in a thread of its own, until :meth:`close`.
 
     :ivar newest: sequence of the newest record that it saw
     """

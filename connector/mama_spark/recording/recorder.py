@@ -142,7 +142,7 @@ class RecordSource(Protocol):
         """Gap records of rejected records, once; if the log rejects them, too, they are repeated."""
 
     def stop(self) -> None:
-        """The end begins: what has come is recorded."""
+        """Begin to stop: record what has arrived."""
 
     def end(self) -> Iterator[MessageBatch]:
         """The last records."""

@@ -77,8 +77,10 @@ def for_this_spark(reader: R) -> R:
 
 
 class StartKeepingReader(DataSourceStreamReader):
-    """For a Spark that asks for the end of a micro-batch and does not say where it begins: there, where the last one
-    ended. After a restart, Spark plans an empty micro-batch at its last offset first, whatever the trigger is."""
+    """Reader for Spark before 4.2, which asks for a micro-batch's end without its start: the start is the last end.
+
+    After a restart, Spark plans an empty micro-batch at its last offset first, whatever the trigger is.
+    """
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader

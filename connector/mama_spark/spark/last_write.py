@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 class LastWrite:
     """The last write. Notebooks show it where it is the value of a cell.
 
-    :ivar counts: rows, which acked, published (with ``ackMode=none``), failed and timed_out add up to; duplicates,
-        dead_lettered and perhaps_twice (``onSilentServer=publish``) among them; in rows, each once, of the
-        attempts that Spark committed
+    :ivar counts: numbers of rows of the attempts that Spark committed, each row once; acked + published (with
+        ``ackMode=none``) + failed + timed_out = rows; duplicates, dead_lettered and perhaps_twice
+        (``onSilentServer=publish``) count parts of these
+    :ivar reasons: numbers of failed rows by reason; of many reasons, the most frequent ones
     :ivar committed: whether Spark was told that the write succeeded, and its rows are in the tables as committed
-    :ivar repeats: Spark was told so, and a run before had committed this ``txnVersion`` or micro-batch: the rows of
-        this run are in the tables as not committed
+    :ivar repeats: an earlier run had committed this ``txnVersion`` or micro-batch, so this run's rows are in the tables
+        as not committed; Spark was told that the write succeeded
     :ivar flight_log: path of the log; None = none was kept
     """
 

@@ -25,7 +25,7 @@ def merge_changes(table: str, key: str = "key", revision: str = "revision") -> C
     back. A repeated batch changes nothing. Of a message that packs several rows, the last one counts.
 
     :param table: path, URL or name in the catalog
-    :param key, revision: columns; over topics ``topic`` and ``sequence``
+    :param key, revision: names of columns; for messages by topic, ``topic`` and ``sequence``
     """
     target = table if _NAME.fullmatch(table) else table_at(table)
 

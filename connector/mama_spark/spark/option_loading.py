@@ -35,8 +35,9 @@ class DiscoveryProperties:
     supported_key: str = ""
 
     def require_support(self, what: str) -> None:
-        """
-        :param what: needs source discovery, for the message
+        """Check that the transport supports source discovery.
+
+        :param what: name of the feature that needs it, for the error message
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
         """
         if self.supported is False:

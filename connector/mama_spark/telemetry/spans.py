@@ -43,8 +43,10 @@ class PublishSpan:
         self.parent, self.state = found["traceparent"], found.get("tracestate")
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
-        """
-        :param error: error with which the task ends; ``fatal``: cause for which the write cannot succeed
+        """End the span.
+
+        :param error: error with which the task ends
+        :param fatal: why the write cannot succeed
         """
         if error is not None:
             self._span.record_exception(error)
@@ -56,9 +58,9 @@ class PublishSpan:
 
 
 class ReceiveSpan:
-    """Begins now; :meth:`add` what was read, then :meth:`end`.
+    """OpenTelemetry span of one read; begins when made. Call :meth:`add` with the traces of messages, then :meth:`end`.
 
-    :raises ConfigError: OpenTelemetry is not there
+    :raises ConfigError: OpenTelemetry is not installed
     """
 
     def __init__(self, o: SubscribeOptions, stream: str) -> None:
@@ -72,7 +74,8 @@ class ReceiveSpan:
         self._seen: set[str] = set()
 
     def add(self, traces: pa.Array) -> None:
-        """
+        """Link the span to the traces of messages, :data:`MOST_LINKS` at most.
+
         :param traces: ``traceparent`` of some messages, null where one has none
         """
         if len(self._seen) >= MOST_LINKS:

@@ -155,7 +155,9 @@ def _status(error: PublishError | None) -> str:
 
 
 class PartitionMetrics:
-    """:meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others.
+    """OpenTelemetry metrics of one partition's publisher.
+
+    Call :meth:`start` with the publisher, then :meth:`stop`. The publisher calls the others.
 
     :param record: called with the same flights
     :param on_event: called with the same events
@@ -242,7 +244,8 @@ class ReadMetrics:
         self.count(_LOSSES, 1)
 
     def count(self, name: str, number: int) -> None:
-        """
+        """Add to a counter.
+
         :param name: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``
         """
         if number:

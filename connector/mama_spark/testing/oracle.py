@@ -27,7 +27,10 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
     def raise_faults(self) -> Verdict:
-        """:raises AssertionError: there are some"""
+        """This verdict, if it has no faults.
+
+        :raises AssertionError: it has some
+        """
         if self.faults:
             raise AssertionError("not conserved: " + "; ".join(self.faults[:5]))
         return self

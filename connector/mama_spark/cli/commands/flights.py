@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
+    """Execute ``mama flights``; exit code 0.
+
     :raises ConfigError: not one path, or a storage option that is none
     :raises FlightLogError: there is no flight log
     """

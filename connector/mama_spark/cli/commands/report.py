@@ -30,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """
+    """Write the page of the report; exit code 0.
+
     :raises ConfigError: a storage option that is none, or the file cannot be written
     :raises FlightLogError: there is no flight log
     """

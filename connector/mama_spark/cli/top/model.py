@@ -33,7 +33,9 @@ _COUNTED = [FIELDS[name][0] for name in ("acked", "failed", "in_flight")]
 
 @dataclass
 class _Publisher:
-    """:ivar acked, in_flight: counts of its last event with some; None = there was none
+    """State and counts of one event publisher.
+
+    :ivar acked, in_flight: counts of its last event with some; None = there was none
     :ivar counted: when that happened, microseconds since the epoch; ``seen``: when it came here, monotonic seconds
     """
 

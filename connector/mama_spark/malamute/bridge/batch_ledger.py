@@ -46,7 +46,10 @@ class MarkerStream:
         self._log: MalamuteLog | None = None
 
     def open(self) -> None:
-        """:raises ConfigError: the stream is not kept"""
+        """Open the stream to write and to read markers.
+
+        :raises ConfigError: the stream is not durable
+        """
         self._writer()
         try:
             self._log = MalamuteLog(self._queries, self._name)

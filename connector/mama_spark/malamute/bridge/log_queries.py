@@ -31,7 +31,7 @@ from .pool import POOL, PooledConnection
 from .settings import MalamuteSettings
 
 T = TypeVar("T")
-#: Messages that ZeroMQ may hold: what is fetched is limited in bytes.
+#: Most messages that ZeroMQ holds; each fetch limits their bytes.
 _HIGH_WATER = 10_000
 _ENDED = (ClientState.CLOSED, ClientState.FAILED)
 #: Before a query is sent again that failed although there is a connection.
@@ -59,7 +59,9 @@ class LogQueries:
         self._pooled: PooledConnection | None = None
 
     def open(self) -> None:
-        """:raises ConfigError: the broker refuses this client, or lacks what is needed
+        """Connect to the broker and check its features.
+
+        :raises ConfigError: the broker refuses this client, or lacks a needed feature
         :raises Unavailable: no broker answers
         """
         pooled = POOL.checkout(self.settings.connection, min(self.timeout, self.settings.connect_timeout))
@@ -87,7 +89,10 @@ class LogQueries:
 
     @property
     def connection(self) -> ClientConnection:
-        """:raises ClientClosed: not open"""
+        """The open connection to the broker.
+
+        :raises ClientClosed: not open
+        """
         if self._pooled is None:
             raise ClientClosed("the bridge is not open")
         return self._pooled.connection

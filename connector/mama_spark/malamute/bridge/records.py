@@ -23,7 +23,7 @@ from ..protocol.ttl import EXPIRED, MARKER
 
 #: Header under which readers find the id of a message, as on NATS.
 ID_HEADER = MSG_ID.encode()
-_STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: what stands in front of sequence and time
+_STAMP = b"MS\x01\x03\x00\x08", b"\x04\x00\x08"  #: bytes before the sequence, and before the time
 _STAMPED = 25
 _ID, _HEADER = 7, 8
 _BINARY = pa.binary()
@@ -83,8 +83,11 @@ def ids(message: Sequence[bytes]) -> tuple[Int64s, list[bytes]]:
 
 
 def _records(joined: bytes, ends: Int64s, payloads: pa.Array) -> Records:
-    """:param joined: command frames, one behind another, and :data:`_MORE`
-    :param ends: end of each
+    """Records with these payloads; everything else is decoded from the command frames.
+
+    :param joined: command frames, one behind another, and :data:`_MORE`
+    :param ends: end of each frame in ``joined``, bytes
+    :raises Unavailable: a frame has no sequence and time
     """
     buffer, starts = np.frombuffer(joined, np.uint8), np.concatenate(([0], ends[:-1]))
     at = starts + 3

@@ -21,7 +21,10 @@ _OURS = _SIGNATURE + b"\x03\x00"
 
 
 class ServerKeyCheck:
-    """:param configured: a server key is"""
+    """Finds out whether a broker has another CURVE key than the configured one.
+
+    :param configured: whether a server key is configured
+    """
 
     def __init__(self, configured: bool) -> None:
         self._configured = configured

@@ -94,7 +94,10 @@ class ClientMachine:
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def connect(self, now: float, deadline: float) -> Call:
-        """:raises ClientClosed: it was closed before"""
+        """Send OPEN; the call ends with the broker's answer.
+
+        :raises ClientClosed: the client was closed, or has begun to connect before
+        """
         self._step(ClientEvent.CONNECT)
         self._last_heard = now
         self._connect = Call(self._open, deadline)
@@ -179,7 +182,11 @@ class ClientMachine:
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))
 
     def confirm(self, tracker: bytes, code: int = StatusCode.SUCCESS, reason: bytes = b"") -> None:
-        """:raises ConfigError: the broker drops clients that confirm (it is not ours)"""
+        """Send CONFIRM for the message with this tracker.
+
+        :raises ConfigError: the broker drops clients that confirm (it is not ours)
+        :raises Unavailable: not connected now
+        """
         if Feature.CONFIRM not in self.features:
             raise ConfigError("this broker takes no confirmations")
         self.send_message(wire.Confirm(tracker, code, reason))

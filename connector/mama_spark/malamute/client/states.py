@@ -142,6 +142,9 @@ def event_of(command: Command) -> ClientEvent:
 
 
 def require_connected(state: ClientState) -> None:
-    """:raises Unavailable: not connected now"""
+    """Check that a client in this state is connected.
+
+    :raises Unavailable: not connected now
+    """
     if state is not ClientState.CONNECTED:
         raise Unavailable(f"not connected ({state.value})")

@@ -299,7 +299,10 @@ class GrantedWindow:
         self._sent_since_ping = False
 
     def grow(self, credit: int | None) -> None:
-        """:param credit: bytes, from the broker's answer; None: it grants none"""
+        """Add what the broker grants to the send window.
+
+        :param credit: bytes, from the broker's answer; None: it grants none
+        """
         if credit is not None and self.left is not None:
             self.left += credit
             self._refill_below = self.left // 2

@@ -11,7 +11,10 @@ from mama_spark.contracts.errors import ConfigError
 
 
 def check_curve_keys(keys: Iterable[str | None]) -> None:
-    """:raises ConfigError: one is no key"""
+    """Check that each key is a CURVE key in Z85; None passes.
+
+    :raises ConfigError: a key is malformed
+    """
     for key in keys:
         try:
             sound = key is None or (len(key) == 40 and len(z85.decode(key)) == 32)

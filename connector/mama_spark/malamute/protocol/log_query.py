@@ -114,7 +114,10 @@ class LogQuery:
     texts: tuple[bytes, ...] = ()
 
     def pack(self) -> bytes:
-        """:raises BadFrame: it does not fit in a field"""
+        """The question, encoded.
+
+        :raises BadFrame: a value does not fit in its field
+        """
         parts = [_HEAD.pack(self.op, self.number), string(self.stream)]
         try:
             for kind, value in zip(_NUMBERS[self.op], self.numbers, strict=True):
@@ -218,7 +221,10 @@ def texts(values: Iterable[bytes]) -> bytes:
 
 
 def parse_texts(body: bytes) -> list[bytes]:
-    """:raises BadFrame: the last one is truncated"""
+    """Decode the texts that :func:`texts` encoded.
+
+    :raises BadFrame: the last one is truncated
+    """
     found, at = [], 0
     try:
         while at < len(body):

@@ -40,7 +40,10 @@ class TransitionTable(Generic[State, Event, Action]):
         return ((state, event, step) for state, steps in self._rows.items() for event, step in steps.items())
 
     def step(self, state: State, event: Event) -> TableStep[State, Action]:
-        """:raises IllegalMachineStep: the table has no such entry"""
+        """The next state and the action of ``event`` in ``state``.
+
+        :raises IllegalMachineStep: the table has no such entry
+        """
         try:
             return self._rows[state][event]
         except KeyError:

@@ -94,7 +94,9 @@ _ATTRIBUTES = {(name, fid): (attribute, kind) for attribute, (name, fid, kind) i
 
 
 def encode_event(record: EventRecord) -> MamaMsg:
-    """:raises BadSourceRecord: for an unknown kind, or an event without a name
+    """The message that stores an event.
+
+    :raises BadSourceRecord: for an unknown kind, or an event without a name
     :raises StatusError: for a value that no message can hold
     """
     _check(record.kind, record.event)
@@ -112,7 +114,10 @@ def encode_event(record: EventRecord) -> MamaMsg:
 
 
 def decode_event(msg: MamaMsg) -> EventRecord:
-    """:raises BadSourceRecord: for a message that is no event, or a field of another type"""
+    """The event that a message stores.
+
+    :raises BadSourceRecord: for a message that is no event, or a field of another type
+    """
     found: dict[str, Any] = {}
     for name, fid, kind, value in msg.fields:
         ours = _ATTRIBUTES.get((name, fid))

@@ -50,12 +50,12 @@ class Run:
     of variable size.
 
     :ivar heads: type, fid, name and NUL of each field
-    :ivar ends: end of the value of each field of fixed size (of the last one of variable size: its head)
+    :ivar ends: end of each value of fixed size; for a last field of variable size, end of its head
     :ivar size: bytes of all of them; the last one's value not included where its size is variable
     :ivar mask: mask of the bytes of the heads, as a number: comparing one number is faster than comparing the heads
     :ivar pattern: value of these bytes
     :ivar unpack: (data, position) -> value of each field; a TIME or PRICE is its bytes
-    :ivar conversions: places of values that are not numbers yet
+    :ivar conversions: (index, conversion) of each value that ``unpack`` leaves as bytes
     :ivar read: reads the value of the last field; None: it has a fixed size like the others
     """
 

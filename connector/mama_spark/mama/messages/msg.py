@@ -36,7 +36,10 @@ class MamaMsg:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __init__(self, fields: list[Field] | None = None) -> None:
-        """:param fields: fields, not checked, for decoders; other callers use :meth:`add`"""
+        """Make a message.
+
+        :param fields: its list of fields, unchecked, for decoders; other callers use :meth:`add`
+        """
         self.fields: list[Field] = [] if fields is None else fields
 
     def add(self, field_type: FieldType, name: str, fid: int, value: Any) -> None:

@@ -131,7 +131,8 @@ class ColumnDecoder:
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
     def decode(self, data: pa.Buffer | bytes | bytearray, begins: Int64s, ends: Int64s) -> DecodedColumns:
-        """
+        """Decode messages into columns, one for each wanted field.
+
         :param data: holds the messages; is copied, unless it ends with :data:`PADDING` bytes of zeros behind them
         :param begins: offset of each message in ``data``, shape (n,)
         :param ends: offset of its end, shape (n,); not beyond ``data``

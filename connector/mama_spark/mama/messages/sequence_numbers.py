@@ -16,7 +16,7 @@ UNCOUNTED = REPEATING | SILENT
 
 
 def next_number(number: int, steps: int = 1) -> int:
-    """The number so many steps after this one."""
+    """The number ``steps`` after ``number``; 1 follows the highest."""
     return (number + steps - 1) % HIGHEST + 1
 
 

@@ -77,7 +77,10 @@ class UnfitColumn(ConfigError):
 
 
 def check_type(name: str, kind: pa.DataType) -> None:
-    """:raises UnfitColumn: no field of a message can be in a column of this type"""
+    """Check that a column of this type can hold fields of messages.
+
+    :raises UnfitColumn: it cannot
+    """
     element = kind.value_type if pt.is_list(kind) else kind
     known = (
         pt.is_boolean(element) or pt.is_integer(element) or pt.is_floating(element) or pt.is_string(element)

@@ -156,7 +156,11 @@ class BridgePublisher:
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, payload: bytes | None) -> None:
-        """:raises StatusError: NULL_ARG without a payload; an immediate error of the bridge"""
+        """Send a message.
+
+        :param payload: the encoded message
+        :raises StatusError: NULL_ARG without a payload; an immediate error of the bridge
+        """
         if payload is None:
             raise StatusError(Status.NULL_ARG, "there is no message to send")
         batch = self._batch(payload)

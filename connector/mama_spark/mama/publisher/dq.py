@@ -89,7 +89,10 @@ class DQPublisher:
         return self._sender
 
     def set_sender_id(self, sender: int) -> None:
-        """:raises StatusError: INVALID_ARG if it is no U64"""
+        """Set :attr:`sender_id`.
+
+        :raises StatusError: INVALID_ARG if it is no U64
+        """
         if not 0 <= sender < 1 << 64:
             raise StatusError(Status.INVALID_ARG, f"a sender id is from 0 to 2^64 - 1, got {sender}")
         self._sender = sender

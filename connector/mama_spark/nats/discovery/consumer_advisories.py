@@ -97,9 +97,8 @@ def reader(record: StoredMessage) -> AdvisoryReader | None:
 def find_reader(
     consumer_event: ConsumerEvent, deleted: ConsumerEvent | None, readers: Iterable[AdvisoryReader]
 ) -> AdvisoryReader | None:
-    """The audit of a created consumer; None if it is not among ``readers``. Consumers of this name created before the
-    last deletion (``deleted``) are other ones, and so are those created after the advisory: the advisory may be late,
-    or the audit missing."""
+    """The one of ``readers`` that ``consumer_event`` created; None: none. Ignores consumers of its name made before the
+    last deletion (``deleted``) or after the advisory."""
     since = 0 if deleted is None else deleted.at
     same = [r for r in readers if (r.stream, r.consumer) == (consumer_event.stream, consumer_event.consumer)]
     return max((r for r in same if since <= r.made <= consumer_event.at), key=lambda r: r.made, default=None)

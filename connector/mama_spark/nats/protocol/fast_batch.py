@@ -72,6 +72,7 @@ class SettledTokens:
 
 
 def reply_prefix(inbox: bytes, batch_id: str, flow: int) -> bytes:
+    """Start of the reply subject of a batch's messages."""
     return b"%s%s.%d.fail." % (inbox, batch_id.encode(), flow)
 
 

@@ -84,8 +84,8 @@ class NatsLog(RecordLog):
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """Ends where the leader of the stream has the end of the range. Closing the iterator deletes its consumer; a
-        few megabytes are fetched ahead.
+        """See :meth:`~mama_spark.contracts.record_log.RecordLog.read`. Reads up to the range's end as the leader knows
+        it. Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
 
         :raises Unavailable: no replica has all of the range within the time limit
         """

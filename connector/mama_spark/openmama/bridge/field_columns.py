@@ -179,7 +179,11 @@ _ALSO: dict[FieldType, set[FieldType]] = {
 
 
 def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldType) -> None:
-    """:raises SchemaError: a column of this type cannot become a field of that type"""
+    """Check that a column can become a field of type ``kind``.
+
+    :param natural: field type that the column becomes by default
+    :raises SchemaError: it cannot
+    """
     fits = kind is natural or kind in _ALSO.get(natural, ())
     one, other = natural.element, kind.element
     if not fits and one is not None and other is not None:
@@ -200,7 +204,11 @@ class Faults:
     bad: dict[int, PublishError] = field(default_factory=dict)
 
     def add(self, form: FieldForm, where: pa.Array | npt.NDArray[np.bool_], why: Callable[[int], str] | str) -> None:
-        """:param where: True in the rows that are wrong; null = not wrong"""
+        """Note rows as wrong.
+
+        :param where: a boolean a row: True = wrong; null = right
+        :param why: reason, or row -> reason
+        """
         mask = where if isinstance(where, np.ndarray) else np.asarray(pc.fill_null(where, False))
         for row in np.flatnonzero(mask).tolist():
             text = why if isinstance(why, str) else why(row)

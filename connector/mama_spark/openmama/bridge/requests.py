@@ -19,7 +19,9 @@ AGAIN = 1.0  #: seconds after which a request without a reply is sent again
 
 @dataclass(slots=True)
 class _Request:
-    """:ivar until: end of waiting for subscribers and of resends
+    """A request that waits for a subscriber or for a reply.
+
+    :ivar until: monotonic time in seconds; end of waiting for subscribers and of resends
     :ivar number: number of the peer's inbox; None: it was not sent yet
     """
 
@@ -59,7 +61,10 @@ class PeerRequests:
             self._peer.forget(number)
 
     def reply(self, to: str, payload: bytes) -> None:
-        """:raises PublishError: ``to`` is no address of a reply"""
+        """Answer a request.
+
+        :raises PublishError: ``to`` is no address of a reply
+        """
         address, separator, topic = to.partition(_SEPARATOR)
         if not separator:
             raise PublishError(f"{to!r} is no address of a reply", status="INVALID_ARG")

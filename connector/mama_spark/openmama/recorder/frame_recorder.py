@@ -68,6 +68,7 @@ class RecordedFrames(NamedTuple):
 class FrameRecorder:
     """Makes the records of one recorder, in order. For one thread.
 
+    :param prefix: beginning of the topics in the log
     :param framing: name of the network's framing
     :ivar tracker: numbers of topics and senders
     """
@@ -133,7 +134,11 @@ class FrameRecorder:
             self._restored.add((topic, sender))
 
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
-        """Gaps for records that the log rejected; a gap record that it rejected is one again."""
+        """Gap records for records that the log rejected: for messages, and for gap records, which are made again.
+
+        :param batch: the rejected records
+        :param received: nanoseconds since the epoch
+        """
         none = np.zeros(len(batch), np.int64)
         heads, coded, numbers, senders = self._read(Records(none, none, batch.topics, batch.payloads, batch.headers))
         topics = coded.cast(pa.string()).to_pylist()

@@ -129,7 +129,10 @@ class MamaRecordSource:
             self._frames.restore(records)
 
     def begin(self) -> Iterator[MessageBatch]:
-        """:raises Unavailable: no name server answers"""
+        """Join the network, yield the record of the start, and subscribe to the recorded topics.
+
+        :raises Unavailable: no name server answers
+        """
         self._peer.open()
         yield messages([self._own(MamaRecordKind.STARTED)])
         if self._peer.naming is not None:  # those that were heard of while this one joined

@@ -117,7 +117,10 @@ class EventStore(Protocol):
     name: str
 
     def open(self) -> None:
-        """:raises MamaError: it cannot be used; a retryable one: not now"""
+        """Open the store.
+
+        :raises MamaError: it cannot be used; a retryable one: it cannot be used now
+        """
         ...
 
     def store(self, number: int, events: Sequence[EventRecord]) -> None:
@@ -227,7 +230,10 @@ class SourceEventReporter:
         self._task = BackgroundTask(name, f"stores events in {store.name}", self._run, 2 * END_TIMEOUT)
 
     def start(self) -> None:
-        """:raises MamaError: the user must change something"""
+        """Open the store, and start the thread that stores events. A retryable error is a warning only.
+
+        :raises MamaError: the user must change something
+        """
         try:
             self._store.open()
         except MamaError as e:
@@ -292,7 +298,10 @@ class SourceEventReporters:
         self._reporters = reporters
 
     def __enter__(self) -> Self:
-        """:raises MamaError: the user must change something"""
+        """Report the creation of the source, and start all reporters.
+
+        :raises MamaError: the user must change something
+        """
         self.lifecycle(CREATE)
         try:
             for one in self._reporters:

@@ -167,7 +167,11 @@ class PublishedTopic:
 
     @classmethod
     def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
-        """:raises BadMessage: the bytes are no image"""
+        """A topic with its stored image.
+
+        :param payload: image, as :meth:`payload` returns it
+        :raises BadMessage: ``payload`` cannot be decoded
+        """
         return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
 
 
@@ -247,7 +251,11 @@ class MarketDataSource:
         return Stamp(kind, MsgStatus.OK, topic.number, self.sender, topic.symbol)
 
     def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
-        """:param part: number of the image, and of all of them, where one request has several"""
+        """A message with all fields of a topic, encoded.
+
+        :param kind: value of ``MdMsgType``
+        :param part: number of this image (from 1) and number of all images that answer the request; None: it has one
+        """
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))
         if part is not None:
             for name, value in zip(("MdMsgNum", "MdMsgTotal"), part, strict=True):

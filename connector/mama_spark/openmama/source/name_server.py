@@ -47,7 +47,10 @@ class NameServer:
         return f"tcp://{self._host}:{self._port}"
 
     def open(self) -> None:
-        """:raises Unavailable: the port is in use, or the address is none of this machine"""
+        """Open and bind the sockets that peers connect to.
+
+        :raises Unavailable: the port is in use, or the address belongs to another machine
+        """
         context = self._context = open_context()
         try:
             frontend, backend = context.socket(zmq.XSUB), context.socket(zmq.XPUB)

@@ -250,8 +250,9 @@ class MarketDataServer:
 
 
 def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions: int, waiting: int) -> list[Metric]:
-    """
-    :param source: its name
+    """The metrics of a source.
+
+    :param source: name of the source
     :param waiting: messages that subscribers have not taken
     """
     values = [*(counts.get(key, 0) for key in _COUNTERS), symbols, subscriptions, waiting]

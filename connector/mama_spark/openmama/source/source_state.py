@@ -56,7 +56,10 @@ class SourceState:
         self.at = LogPosition(str(found[2]), int(found[3]), found[4])
 
     def topics(self) -> list[PublishedTopic]:
-        """:raises ConfigError: the file holds something else"""
+        """The saved topics, with their images.
+
+        :raises ConfigError: the file holds something else
+        """
         try:
             rows = self._db.execute("SELECT symbol, number, image FROM topics").fetchall()
             return [PublishedTopic.of(symbol, number, image) for symbol, number, image in rows]

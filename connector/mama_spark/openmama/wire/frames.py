@@ -88,7 +88,10 @@ class Framing:
         return len(self.publish_head(""))
 
     def decode(self, data: bytes) -> BridgeFrame:
-        """:raises BadMessage: for bytes that are no frame of this framing"""
+        """A frame from its bytes.
+
+        :raises BadMessage: for bytes that are no frame of this framing
+        """
         topic, at = text_at(data, 0, "topic")
         at += self.reserved
         if at >= len(data):
@@ -105,7 +108,10 @@ class Framing:
         return BridgeFrame(kind, topic, data[at:], address)
 
     def encode(self, frame: BridgeFrame) -> bytes:
-        """:raises BadMessage: for a frame that this framing cannot hold"""
+        """The bytes of a frame.
+
+        :raises BadMessage: for a frame that this framing cannot hold
+        """
         self._check_address(frame.type, frame.address)
         if "\0" in frame.topic + frame.address or not frame.payload:
             raise BadMessage("topic and address hold no NUL, and a payload is needed")

@@ -46,7 +46,10 @@ class NamingFrame:
 
 
 def decode_naming(data: bytes) -> NamingFrame:
-    """:raises BadMessage: for bytes that are no naming frame"""
+    """A naming frame from its bytes.
+
+    :raises BadMessage: for bytes that are no naming frame
+    """
     if len(data) != SIZE:
         raise BadMessage(f"a naming frame has {SIZE} bytes, not {len(data)}")
     topic, kind, program, host, pid, uuid, endpoint = _LAYOUT.unpack(data)
@@ -60,7 +63,10 @@ def decode_naming(data: bytes) -> NamingFrame:
 
 
 def encode_naming(frame: NamingFrame) -> bytes:
-    """:raises BadMessage: for what does not fit"""
+    """The :data:`SIZE` bytes of a naming frame.
+
+    :raises BadMessage: a value does not fit; the type is unknown; endpoint or uuid is missing
+    """
     _check(frame)
     try:
         return _LAYOUT.pack(

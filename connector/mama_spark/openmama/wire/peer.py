@@ -229,7 +229,10 @@ class OpenMamaPeer:
         return number
 
     def check_requests(self) -> None:
-        """:raises ConfigError: as :meth:`request`"""
+        """Check that this peer may send requests.
+
+        :raises ConfigError: as :meth:`request`
+        """
         if self._in is None:
             raise ConfigError("a peer without a receiving socket gets no replies: give incoming in the url")
         if not (self.settings.framing.answers_requests or self.settings.allow_requests):

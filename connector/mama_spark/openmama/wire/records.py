@@ -167,7 +167,8 @@ class MamaRecords:
 
 
 def decode_records(payloads: pa.Array) -> MamaRecords:
-    """
+    """The records that payloads of a log hold.
+
     :param payloads: binary, without nulls
     """
     data, begins, ends, heads = read_heads(payloads, _HEAD)

@@ -27,9 +27,11 @@ Socket = zmq.Socket[bytes]
 
 
 def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
-    """
-    :param most: bytes of a message that is taken
-    :param high_water_mark: messages that wait in each direction and connection
+    """A ZeroMQ socket with limits, which reconnects, and which drops unsent messages when it is closed.
+
+    :param kind: type of the socket, such as ``zmq.XPUB``
+    :param most: highest number of bytes of a received message
+    :param high_water_mark: highest number of messages that wait, in each direction and connection
     """
     made = context.socket(kind)
     made.setsockopt(zmq.LINGER, 0)

@@ -55,8 +55,11 @@ class SubscriptionTable:
         return list(self._readers)
 
     def apply(self, message: bytes) -> SubscriptionChange | None:
-        """Take a message of the XPUB socket; what it changes: nothing for one that is no subscription, for an end
-        without a begin, and beyond :data:`MAX_PREFIXES`."""
+        """Take a message of the XPUB socket; return the change: a prefix got its first reader, or lost its last one.
+
+        None: the message changes the number of readers only, is no subscription, ends one that did not begin, or adds
+        a prefix beyond the limit (:data:`MAX_PREFIXES` by default).
+        """
         if not message or message[0] not in (_BEGIN, _END):
             return None
         prefix = message[1:]

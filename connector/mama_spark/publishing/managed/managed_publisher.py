@@ -31,7 +31,8 @@ class ManagedPublisher:
     :param target: a live nats-py JetStream context, or any bridge that is not open yet (MP-02)
     :param id_prefix: ids are ``<id_prefix>-<number>``, sent for deduplication (MP-03); None = random, unlike those of
         any other run
-    :param max_in_flight: (MP-04), ``refill_allowed_at`` (MP-05)
+    :param max_in_flight: flights without an outcome at which sending pauses (MP-04)
+    :param refill_allowed_at: flights without an outcome, or fewer, at which sending goes on (MP-05)
     :param retry_config: None = every message is sent once (MP-06)
     :param poll_time: longest wait of any loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
     :param wait_timeout: seconds to wait for the acknowledgement of a send (MP-09)

@@ -17,7 +17,7 @@ IN_FLIGHT, WAITING = int(FlightState.IN_FLIGHT), int(FlightState.WAITING)
 
 
 class FlightAccounts:
-    """Not thread-safe: one sender uses it.
+    """Flights of one sender: in flight, settled, by stream. Not thread-safe.
 
     :ivar streams: stream names by the indices in :attr:`.FlightBatch.stream`; ``domains``: their JetStream domains
     :ivar in_flight: number of launched, unsettled flights; ``bytes_in_flight``: their payload bytes

@@ -74,7 +74,8 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
 
 
 def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
-    """
+    """The reader of a batch read of ``mamadiscovery``.
+
     :param given: the options, as Spark hands them over
     :raises ConfigError: an option or the schema is wrong
     """
@@ -218,7 +219,10 @@ def _counted(o: DiscoveryOptions, rows: Iterable[DiscoveryRow]) -> Iterator[pa.R
 
 
 def position_of(offset: Offset) -> Position:
-    """:raises ConfigError: the checkpoint was not written by this format"""
+    """The position that an offset of a checkpoint holds.
+
+    :raises ConfigError: another format, or an incompatible version of this one, wrote the checkpoint
+    """
     position = offset.get("at")
     if offset.get("v") != VERSION or not isinstance(position, dict):
         raise ConfigError(

@@ -52,7 +52,10 @@ class DiscoveryTables:
     current: str
 
     def write(self, batch: DataFrame, batch_id: int) -> None:
-        """:raises ConfigError: this is no micro-batch of a streaming query"""
+        """Append a micro-batch to the history, and merge it into the current table.
+
+        :raises ConfigError: this is no micro-batch of a streaming query
+        """
         spark = batch.sparkSession
         query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:

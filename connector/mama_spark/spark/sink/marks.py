@@ -22,7 +22,10 @@ _CONTROL_HEADERS = rf"(?i)^(nats-|({'|'.join(PACK_HEADERS)})$)"
 
 
 class MarkUnpackable(Stage):
-    """:param lines: packs are lines, so that a value has none of its own"""
+    """The stage that rejects rows which a pack cannot hold.
+
+    :param lines: a pack is lines of text, one a value, so a value with a line feed is rejected
+    """
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines

@@ -54,7 +54,8 @@ DEAD_LETTER_IDS_MEMORY = IDS_MEMORY // 16
 
 @dataclass(frozen=True, slots=True)
 class OpenWrite:
-    """
+    """The open publisher of a task, with the steps that its rows take.
+
     :ivar session: finds rows that are stored already; None = without ``exactlyOnce``
     :ivar end: reports the publisher's end and gives the connection back, when nothing is in flight any more
     """
@@ -173,7 +174,10 @@ def open_write(
 
 
 def _refuse_doubled_rows(o: SinkOptions, task: TaskInfo) -> None:
-    """:raises ConfigError: what Spark does with this task, or with the others, would double rows or numbers"""
+    """Refuse a task that would publish rows twice, or numbers that other tasks use.
+
+    :raises ConfigError: speculation without ``dedup``, or ``mamaNumbers`` with several partitions
+    """
     if task.speculation and not o.dedup:
         raise ConfigError(
             "spark.speculation is on and dedup is off: a speculative attempt would publish its rows twice; "
@@ -302,7 +306,10 @@ def _open_bridge(bridge: PublisherBridge, destinations: MessageBatch) -> None:
 
 
 def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
-    """:raises ConfigError: the middleware does not carry what the options ask for"""
+    """Check that the middleware carries the headers and packs that the options ask for.
+
+    :raises ConfigError: it does not
+    """
     if o.trace_context != "off" and not can.headers:
         raise ConfigError("option traceContext: this broker carries no headers; leave it out")
     if o.pack != "off" and not can.packs:

@@ -146,7 +146,10 @@ class OutcomeRecorder:
     def _record_flights(
         self, flights: FlightBatch, batch: MessageBatch, context: SinkBatch, split: Bools | None
     ) -> None:
-        """:param split: flights whose rows are sent again in others, and have no outcome here; None = none"""
+        """Record the outcomes of flights: counts, dead letters and rows of the flight log.
+
+        :param split: a boolean a flight: True = its rows are sent again in others, without an outcome here; None = none
+        """
         flight_id = with_nulls(self._flight_ids(batch, context), "ids", flights.errors)
         dead_lettered = self._record_dead_letters(flights, batch, flight_id, context, split)
         rows = context.rows

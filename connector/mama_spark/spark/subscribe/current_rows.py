@@ -17,9 +17,13 @@ _IN_MEMORY = 32 << 20  #: bytes above which a file is used
 
 
 def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
-    """The last record of each topic, in order; up to sequence ``distinct``, no topic has two. All are held until the
-    last one has come, in a file if they are many; in memory stay 8 bytes of each behind ``distinct``, 8 of each that
-    is replaced, and the topics that may have several."""
+    """The last record of each topic, in order.
+
+    Holds all until the end, many of them in a file. In memory: 8 bytes a record after ``distinct``, 8 bytes a replaced
+    record, and the topics that may have several records.
+
+    :param distinct: sequence up to which each topic has one record at most
+    """
     n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:
         for records in map(_last_in_batch, batches):

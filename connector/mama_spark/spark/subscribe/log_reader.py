@@ -166,7 +166,7 @@ class LogReader:
         return None
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """Tasks of the ranges. Records missing in them now are lost."""
+        """The tasks of these ranges; records missing now are reported as lost, by :meth:`handle_losses`."""
         gaps_by_stream: dict[str, tuple[tuple[int, int], ...]] = {}
         logs: dict[str, RecordLog] = {}
         most: dict[str, int | None] = {}

@@ -101,7 +101,10 @@ class CdrReader:
         return self._end - self.at
 
     def finish(self) -> None:
-        """:raises CdrError: bytes are left"""
+        """Check that all bytes were read.
+
+        :raises CdrError: bytes are left
+        """
         if self.at != self._end:
             raise CdrError(f"{self._end - self.at} bytes are left after the last value")
 

@@ -21,7 +21,11 @@ from .records import UNKNOWN_COUNT, DecodedRecords, GapCause, GapNumbers, Record
 
 @dataclass(slots=True)
 class _Series:
-    """:ivar rest: errors that no record tells of: arrival and frames of the last one, and their numbers"""
+    """Consecutive errors of one topic with the same reasons.
+
+    :ivar next_summary: time from which a summary is due, in nanoseconds since the epoch
+    :ivar rest: errors that are in no record yet: arrival and frames of the last one, and numbers of all; None: none
+    """
 
     reasons: tuple[str, ...]
     next_summary: int

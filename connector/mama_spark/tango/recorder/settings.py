@@ -135,7 +135,10 @@ class TangoRecorderSettings:
         return settings
 
     def _check_pipes(self) -> None:
-        """:raises ConfigError: attributes would be subscribed to as if they were pipes, and the other way round"""
+        """Check that a recorder of pipes records only pipes, by their names.
+
+        :raises ConfigError: there are other events of attributes than ``pipe``, or a name has a wildcard
+        """
         if EventType.PIPE in self.events and (
             set(self.attribute_events) != {EventType.PIPE} or any(_WILD.search(name) for name in self.attributes)
         ):

@@ -268,7 +268,10 @@ def _reading(
 
 
 def _check_names(tango_host: str, device: str, attribute: str | None = None) -> None:
-    """:raises ConfigError: a name is not allowed in topics"""
+    """Check that topics may hold these names.
+
+    :raises ConfigError: a name is not allowed in topics
+    """
     event = EventType.INTERFACE_CHANGE if attribute is None else EventType.CHANGE
     try:
         event_topic(tango_host, device, attribute, event, dbase=False)

@@ -33,7 +33,10 @@ class Registration:
         self._attributes: set[tuple[str, str]] = set()
 
     def _open(self) -> DeviceProxy:
-        """:raises ServerAway: the database cannot be reached"""
+        """Connect to the database.
+
+        :raises ServerAway: the database cannot be reached
+        """
         reference = Reference(parse_tango_host(self._database), DATABASE_KEY)
         return open_reference(reference, f"the database {self._database}", timeout=_TIMEOUT)
 

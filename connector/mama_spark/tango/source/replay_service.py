@@ -271,7 +271,8 @@ class ReplayService:
             self._register_new()
 
     def _push(self, records: Records, remember: bool = False) -> None:
-        """
+        """Push records to the subscribers.
+
         :param remember: save the position first
         """
         self._replayer.remember(records)

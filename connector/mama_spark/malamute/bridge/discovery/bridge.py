@@ -24,8 +24,8 @@ class MalamuteLeases:
 
     *How processes agree.* The answer to a renewal says whether the source record still has its time to live. If not,
     the source was reported OFFLINE or withdrawn; the current message of its subject tells which. The id of a
-    record is derived from the sequence it replaces: whichever processes write it, it is stored once, and readers see a
-    source come back once.
+    record is derived from the sequence it replaces, so concurrent writers store one copy, and readers see a source come
+    back once.
     """
 
     def __init__(self, settings: DiscoverySettings) -> None:

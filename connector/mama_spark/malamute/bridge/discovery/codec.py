@@ -111,7 +111,11 @@ class DiscoveryCodec:
             raise ConfigError(f"on Malamute, discoveryTopic must begin with _, got {self.topic!r}")
 
     def subject(self, part: str, source: SourceKey) -> str:
-        """:raises ConfigError: the name is too long, or no text"""
+        """Subject of the source's messages of one kind.
+
+        :param part: the kind: :data:`REC`, :data:`WARN` or :data:`EVENT`
+        :raises ConfigError: the source's name is too long, contains NUL, or cannot be encoded as UTF-8
+        """
         subject = f"{self.topic}.{part}.{'-' if source.id is None else source.id}.{source.name}"
         try:
             subject_bytes = subject.encode()

@@ -158,7 +158,10 @@ class ClientRouter:
             self.input_pending = self.input_pending or readable(self.socket)
 
     def close(self, linger: float = 0.0) -> None:
-        """:param linger: seconds to send frames that the socket has accepted"""
+        """Close the socket.
+
+        :param linger: seconds to send frames that the socket has accepted
+        """
         self.socket.close(int(linger * 1000))
 
     def _send(self, identity: bytes, frames: Frames) -> bool:

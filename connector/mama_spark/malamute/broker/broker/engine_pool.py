@@ -106,7 +106,9 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """:ivar backlog: batches that the engine has not begun
+    """A stream and its engine, which has started or is starting.
+
+    :ivar backlog: batches that the engine has not begun
     :ivar start_by: time at which the engine is given up; None = it has started
     :ivar pending: commands that wait for its start
     """
@@ -118,7 +120,9 @@ class OpenStream:
 
 
 class StreamEngines:
-    """:param now: a monotonic clock
+    """The engines of all streams of a broker.
+
+    :param now: a monotonic clock
     :ivar reports: reports of all engines; its socket is readable when there is one
     """
 
@@ -207,7 +211,10 @@ class StreamEngines:
         return found
 
     def _require_ended(self, name: bytes) -> None:
-        """:raises BackgroundTaskFailed: the thread of an abandoned engine runs, and may have the stream's store open"""
+        """Wait up to :data:`END_WAIT` seconds for the end of the stream's earlier engine.
+
+        :raises BackgroundTaskFailed: the thread of an abandoned engine runs, and may have the stream's store open
+        """
         ending = self._ending.pop(name, None)
         if ending is not None:
             ending.destroy(END_WAIT)

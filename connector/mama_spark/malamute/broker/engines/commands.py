@@ -50,7 +50,7 @@ class ConnectTraffic:
 class CompilePattern:
     """Subscribe the client.
 
-    :ivar after: replay what has a higher sequence first; None = from now on
+    :ivar after: replay stored messages with a higher sequence first; None = only new ones
     """
 
     NAME: ClassVar[str] = "COMPILE"

@@ -39,7 +39,9 @@ EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class BrokerEvent(NamedTuple):
-    """:ivar client: address of the client
+    """An event of a client or stream of the broker.
+
+    :ivar client: address of the client
     :ivar time: microseconds since 1970 UTC
     """
 

@@ -102,7 +102,9 @@ class SessionCounters:
 
 
 class Connections:
-    """:param drop: ends the session of a client that exceeds a limit
+    """The sessions of the connected clients, and the frames to send to them.
+
+    :param drop: ends the session of a client that exceeds a limit
     :ivar by_identity: clients by routing id, longest silent first
     :ivar by_address: clients with an address
     :ivar plain: number of those that announced no extensions

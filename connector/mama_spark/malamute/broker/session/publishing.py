@@ -36,7 +36,9 @@ class SubjectCache(dict[bytes, bytes | None]):
 
 
 class Publishing:
-    """:ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
+    """Passes messages of clients, and of the broker itself, to the engines of streams, and answers WRITE and PING.
+
+    :ivar unpacked: number of messages received in blocks, without one per block, which the caller counts
     :ivar publishers: number of clients with a send window that have used it; they share the limit of a stream's backlog
     """
 
@@ -189,7 +191,10 @@ class Publishing:
         self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, reason))
 
     def _pong(self, client: ClientSession, reply: PendingReply) -> Frames:
-        """:param reply: reply to a PING that all engines have answered"""
+        """PONG with the outcomes of sent messages and a new grant for the send window.
+
+        :param reply: reply to a PING that all engines have answered
+        """
         acks: tuple[AckRun, ...] = ()
         for stream, count in reply.sends.items():
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)

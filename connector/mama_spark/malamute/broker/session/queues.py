@@ -69,7 +69,10 @@ class ByteQueue(Generic[T]):
         self.size += size
 
     def get(self) -> T:
-        """:raises IndexError: the queue is empty"""
+        """Take the first item out of the queue.
+
+        :raises IndexError: the queue is empty
+        """
         item, size = self._items.popleft()
         self._shrink(size)
         return item

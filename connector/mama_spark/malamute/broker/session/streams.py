@@ -53,7 +53,9 @@ class AwaitedAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """:ivar flow_control: the engine delivers only against credit
+    """State of one stream in the broker.
+
+    :ivar flow_control: the engine delivers only against credit
     :ivar stored: the engine stores messages
     :ivar awaited: commands that the engine has not answered, in order
     :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order

@@ -138,7 +138,10 @@ class DurableEngine(StoredStreamEngine[Row]):
             self._open_store()
 
     def open_for_writing(self) -> None:
-        """:raises ConfigError: as :meth:`start`"""
+        """Open the store, which is made if necessary.
+
+        :raises ConfigError: as :meth:`start`
+        """
         assert self.store is self._store
 
     def _open_store(self) -> MessageStore:

@@ -34,7 +34,8 @@ class DurableQueries:
         return limits(self._settings.max_age, self._settings.max_bytes, self._settings.max_messages)
 
     def missing(self, after: int, up_to: int) -> tuple[list[tuple[int, int]], int]:
-        """All sequences before the first message are one range."""
+        """Ranges of removed messages, both ends inclusive, and the last sequence examined. All sequences before the
+        first message are one range."""
         store, (first, last) = self._store, self.bounds()
         ranges = []
         if after < min(first - 1, up_to):

@@ -44,6 +44,9 @@ class DurableSettings:
 
     @classmethod
     def parse(cls, stream: bytes, settings: Mapping[str, Any]) -> DurableSettings:
-        """:raises ConfigError: a setting is unknown, missing or out of range; the text names it"""
+        """Settings of one stream, from its table in the broker's configuration.
+
+        :raises ConfigError: a setting is unknown, missing or out of range; the text names it
+        """
         where = f"durable stream {stream.decode('utf-8', 'replace')!r}:"
         return cls(**parse_table(cls, settings, where, required=("folder",)))

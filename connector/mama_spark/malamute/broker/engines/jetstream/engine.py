@@ -104,7 +104,9 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return self._publisher
 
     def start(self) -> None:
-        """:raises ConfigError: there is no such stream and none can be created, or it cannot be used
+        """Open the JetStream stream, which is created if necessary, and connect the publisher.
+
+        :raises ConfigError: there is no such stream and none can be created, or it cannot be used
         :raises Unavailable: no server answers
         """
         state = self._log.open()

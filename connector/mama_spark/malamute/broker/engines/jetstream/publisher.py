@@ -178,7 +178,10 @@ class StreamPublisher:
         return not self._window.connected
 
     def open(self) -> None:
-        """:raises ConfigError, Unavailable: see :class:`~mama_spark.contracts.bridge.PublisherBridge`"""
+        """Connect, and check that a stream of NATS takes the topic.
+
+        :raises ConfigError, Unavailable: see :class:`~mama_spark.contracts.bridge.PublisherBridge`
+        """
         self._bridge.open()
         self._check(MessageBatch.of([""], [b""]))
 

@@ -97,7 +97,10 @@ class JetStreamSettings:
 
     @classmethod
     def parse(cls, stream: bytes, settings: Mapping[str, Any]) -> JetStreamSettings:
-        """:raises ConfigError: a setting is unknown, missing or out of range; the text names it, never a secret"""
+        """Settings of one stream, from its table in the broker's configuration.
+
+        :raises ConfigError: a setting is unknown, missing or out of range; the text names it, never a secret
+        """
         where = f"jetstream stream {stream.decode('utf-8', 'replace')!r}:"
         made = cls(**parse_table(cls, settings, where, required=("servers",)))
         made._check_names(where)
