@@ -50,6 +50,17 @@ def identifiers(text: str) -> set[str]:
     return found
 
 
+def test_docstrings_begin_with_what_the_thing_is() -> None:
+    field, fields_first = re.compile(r":(param|ivar|returns?|raises)\b"), []
+    for path in sorted((ROOT / "connector").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and field.match(
+                ast.get_docstring(node) or ""
+            ):
+                fields_first.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
+    assert fields_first == []
+
+
 def test_packages_say_what_they_are_and_list_their_names() -> None:
     product = ROOT / "connector" / "mama_spark"
     wrong = []
