@@ -58,7 +58,7 @@ def test_every_marked_example_is_run_by_a_test() -> None:
 
 
 #: A stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.
-SECONDS = re.compile(r"query.awaitTermination\(10\).*")
+SECONDS = re.compile(r"query.awaitTermination\(60\).*")
 ROWS = """
 while not (query.lastProgress and query.lastProgress.numInputRows):
     query.awaitTermination(1)
