@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 #: Most words of a page, as ``wc -w`` counts them, by its folder; a reference has as many as its subject needs.
 LIMITS = {"": 600, "how-to": 450, "explanation": 670, "tutorial": 560}
-LONGER = {"explanation/design.md": 1_050, "troubleshooting.md": 1_930}
+LONGER = {"explanation/design.md": 1_050, "troubleshooting.md": 1_900}
 TOGETHER = 38_000  #: most words of all pages and the README
 
 
