@@ -22,6 +22,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "use-sql-only.md").read_
 BLOCKS = re.findall(r"(?ms)^```sql\n(.*?)^```", PAGE)
 
 
+def placed(statements: str, url: str, folder: Path) -> str:
+    """Statements of the page, with another place for that of the page."""
+    return statements.replace("nats://127.0.0.1:4222", url).replace("/tmp/mama", str(folder))
+
+
 def test_the_page_runs_as_written_and_a_table_is_refused(
     spark: SparkSession, nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -31,8 +36,7 @@ def test_the_page_runs_as_written_and_a_table_is_refused(
         found = []
         for statement in ";".join(BLOCKS).split(";"):
             if statement.strip():
-                here = statement.replace("nats://127.0.0.1:4222", url).replace("/tmp/mama", str(tmp_path))
-                found.append(spark.sql(here).collect())
+                found.append(spark.sql(placed(statement, url, tmp_path)).collect())
         assert [row.order_id for row in sorted(found[3], key=lambda row: row.order_id)] == [*range(100)]
         assert counts(flights(tmp_path / "sql_log"), "event") == {"acked": 100}
         given = f"OPTIONS (url '{url}', topics 'demo.sql.>')"
@@ -45,8 +49,7 @@ def test_the_page_runs_as_written_and_a_table_is_refused(
 @pytest.mark.thorough
 def test_the_statements_publish_in_a_file_of_spark_sql(nats_server: NatsServer, tmp_path: Path) -> None:
     file, programs = tmp_path / "page.sql", Path(sys.executable).parent
-    publish = BLOCKS[0].replace("nats://127.0.0.1:4222", nats_server.url).replace("/tmp/mama", str(tmp_path))
-    file.write_text(f"{publish}{BLOCKS[1].replace('nats://127.0.0.1:4222', nats_server.url)}")
+    file.write_text(placed(BLOCKS[0] + BLOCKS[1], nats_server.url, tmp_path))
     env = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     with Admin(nats_server.url) as admin:
         admin.create_stream("SQL", ["demo.sql.>"])
