@@ -273,7 +273,6 @@ def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
 #: Names that are private to other packages, which have no public ones for this, by the module that uses them.
 PRIVATE_TO_OTHERS = {
     "console/help": {"_choices_actions"},  # argparse: the descriptions of subcommands
-    "nats/publish/client_connection": {"_nc", "_reading_task"},  # nats-py: where the caller names neither
     "spark/announced": {"_jsq"},  # pyspark: what the JVM knows of a query
     "spark/last_write": {"_jvm"},
     "spark/register": {"_get_j_spark_session_class", "_jsparkSession", "_jvm"},

@@ -68,9 +68,9 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
     """A bridge that sends through something live of the user's: a bridge itself, or an object of a client library, as a
     JetStream context of nats-py.
 
-    :param loop: event loop of the context's client; None = found from the client
-    :param client: client of the context; None = found from the context
-    :raises ConfigError: if it is neither
+    :param loop: event loop of the context's client; None = the running one
+    :param client: client of the context
+    :raises ConfigError: it is neither, or the client or its loop is not given
     """
     if isinstance(context, PublisherBridge):
         return context

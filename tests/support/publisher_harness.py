@@ -81,13 +81,17 @@ class PublisherHarness(ABC):
     def publisher(self, *, target: object = None, **options: Any) -> ManagedPublisher:
         """A publisher that was not started."""
         options = {"id_prefix": "p", "listener": self.listener, "wait_timeout": LONG, **options}
-        publisher = ManagedPublisher(self.target() if target is None else target, **options)
+        publisher = ManagedPublisher(self.target() if target is None else target, **self.given(), **options)
         self.made.append(publisher)
         return publisher
 
     @abstractmethod
     def target(self) -> object:
         """What a publisher publishes through."""
+
+    def given(self) -> dict[str, Any]:
+        """What a publisher must be told of :meth:`target`."""
+        return {}
 
     @abstractmethod
     def held(self) -> list[StoredPublish]:
@@ -176,6 +180,9 @@ class NatsPublisherHarness(PublisherHarness):
 
     def target(self) -> JetStreamContext:
         return self.client.jetstream(domain=self._domain)
+
+    def given(self) -> dict[str, Any]:
+        return {"client": self.client, "loop": self.loop.loop}
 
     def held(self) -> list[StoredPublish]:
         return [StoredPublish(m.topic, m.payload, m.headers) for m in self.admin.messages("S")]

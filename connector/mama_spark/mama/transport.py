@@ -105,8 +105,8 @@ class Transport:
     ) -> Self:
         """Connect.
 
-        :param bridge: a publisher bridge that is not open; a connected JetStream context (then call this from a thread
-            other than that of its event loop); a URL; or options of the sink
+        :param bridge: a publisher bridge that is not open (``mama_spark.nats.attach`` makes one of a connected client;
+            then call this from a thread other than that of its event loop); a URL; or options of the sink
         :param discovery: a discovery bridge that is not open; None: that of the URL
         :param properties: properties of the transport; key ``sourcediscovery.supported`` (SD-49) switches source
             discovery; without properties, ``discovery`` does

@@ -42,7 +42,7 @@ def test_listener_that_raises_is_counted_and_changes_nothing(memory_harness: Pub
 
 @pytest.mark.spec("MP-03-MP-09")
 def test_defaults_are_those_of_the_specification(harness: PublisherHarness) -> None:
-    one, other = ManagedPublisher(harness.target()), ManagedPublisher(harness.target())
+    one, other = (ManagedPublisher(harness.target(), **harness.given()) for _ in range(2))
     policy = one.window.policy
     assert (policy.max_in_flight, policy.refill_allowed_at, policy.wait_timeout, policy.retry) == (50, 0, 5.0, None)
     assert (one.poll_time, one.hold_pause_time) == (0.1, 0.1)

@@ -78,7 +78,7 @@ def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
 
     async def main() -> set[EventKind]:
         client, loop = await nats.connect(broker.url), asyncio.get_running_loop()
-        bridge = AttachedBridge.attach(client.jetstream(), loop=loop)
+        bridge = AttachedBridge.attach(client.jetstream(), client=client, loop=loop)
         close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop).result(60)  # noqa: E731
         return await asyncio.to_thread(work, bridge, close)
 
@@ -96,7 +96,7 @@ def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -
         client = await nats.connect(broker.url, **theirs)
         js = client.jetstream()
         loop = asyncio.get_running_loop()
-        on_loop = AttachedBridge.attach(js, dedup=False)
+        on_loop = AttachedBridge.attach(js, client=client, dedup=False)
         on_loop.open()  # on the client's own loop: may not block
 
         def work(bridge: NatsBridge) -> int:

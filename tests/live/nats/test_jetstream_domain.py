@@ -129,7 +129,7 @@ def test_a_context_of_the_caller_keeps_its_domain(servers: tuple[NatsServer, Nat
     async def last_sequence(**where: str) -> int:
         client = await nats.connect(servers[0].url)
         try:
-            bridge = AttachedBridge.attach(client.jetstream(**where))
+            bridge = AttachedBridge.attach(client.jetstream(**where), client=client)
             return await asyncio.to_thread(bridge._last_sequence, "KEPT")
         finally:
             await client.close()

@@ -207,7 +207,7 @@ def test_a_users_own_connection_is_used_again_after_a_cut(admin: Admin, proxy: P
         options: dict[str, Any] = {"reconnect_time_wait": 0.05, "error_cb": quiet}
         await client.connect(proxy.url, **options)
         loop = asyncio.get_running_loop()
-        await asyncio.to_thread(work, AttachedBridge.attach(client.jetstream(), loop=loop, dedup=False))
+        await asyncio.to_thread(work, AttachedBridge.attach(client.jetstream(), client=client, loop=loop, dedup=False))
         await client.close()
 
     asyncio.run(main())

@@ -12,7 +12,7 @@ import numpy as np
 from nats.aio.client import Client
 
 from mama_spark.contracts.bridge import PollResult
-from mama_spark.contracts.errors import ClientClosed, MamaError
+from mama_spark.contracts.errors import ClientClosed, ConfigError, MamaError
 from mama_spark.contracts.headers import MSG_ID
 from mama_spark.contracts.message import Int64s, MessageBatch
 
@@ -21,7 +21,7 @@ from ..protocol.frames import TOKEN_WIDTH
 from ..settings import NatsSettings, shown_server
 from .answers import NatsAnswers
 from .bridge import NatsBridge
-from .client_connection import CallersClient, CallersLoop, Row, client_of, loop_of
+from .client_connection import CallersClient, CallersLoop, Row
 from .missing_acks import ANSWER_TIME
 from .nats_py_errors import from_client
 from .requests import NatsRequests
@@ -50,13 +50,18 @@ class AttachedBridge(NatsBridge):
         """A bridge that is not open yet.
 
         :param js: ``nats.js.JetStreamContext``
-        :param loop: the client's loop; None = found from the client, or else the running one
-        :param client: the context's client; None = found from the context
-        :raises ConfigError: the client or the loop cannot be found
+        :param loop: the client's loop; None = the running one
+        :param client: the context's client, which nats-py's context does not show
+        :raises ConfigError: there is no client, or no loop
         """
         settings = NatsSettings(dedup=dedup, ack_mode="message", **options)
-        client = client or client_of(js)
-        return cls(settings, js, client, CallersLoop(loop or loop_of(client)))
+        if client is None:
+            raise ConfigError("a JetStream context of nats-py does not show its client: give it as client=")
+        try:
+            loop = loop or asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigError("no event loop runs on this thread: give the loop of the client as loop=") from None
+        return cls(settings, js, client, CallersLoop(loop))
 
     @property
     def connected_to(self) -> str:

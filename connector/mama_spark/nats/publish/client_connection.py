@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, MamaError, Unavailable
+from mama_spark.contracts.errors import BackgroundTaskFailed, MamaError, Unavailable
 
 from ..connection.login import refusal
 from ..connection.socket_connection import ConnectionListener, new_inbox
@@ -229,28 +229,3 @@ class CallersClient:
             if listener is not None:
                 listener.on_reconnected()
             self._start_publishing()
-
-
-# --- client and loop of a context, which has no public calls for them; only needed where the caller gives none -------
-
-
-def client_of(context: Any) -> Client:
-    """The client of a JetStream context.
-
-    :raises ConfigError: it cannot be found
-    """
-    found = getattr(context, "_nc", None)
-    if not isinstance(found, Client):
-        raise ConfigError("the client of this JetStream context cannot be found: give it as client=")
-    return found
-
-
-def loop_of(client: Client) -> asyncio.AbstractEventLoop:
-    """The loop that a client reads on, or else the running one; :class:`ConfigError` if neither can be found."""
-    reading = getattr(client, "_reading_task", None)
-    if isinstance(reading, asyncio.Task):
-        return reading.get_loop()
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        raise ConfigError("the event loop of this JetStream context cannot be found: give it as loop=") from None

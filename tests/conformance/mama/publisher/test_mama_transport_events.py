@@ -12,6 +12,7 @@ from mama_spark.contracts.bridge import EventStyle
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.mama import Publisher, Queue, Status, Transport, TransportEvent, TransportTopicEvent
 from mama_spark.mama.messages.omnm import encode
+from mama_spark.nats import attach
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
@@ -94,7 +95,7 @@ def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, r
 def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, recorder: CallbackRecorder) -> None:
     desk = NatsPublisherHarness(nats_server)
     try:
-        with Transport.create("pub", desk.target()) as transport:
+        with Transport.create("pub", attach(desk.target(), desk.loop.loop, desk.client)) as transport:
             publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
             publisher.send(a_message())
             publisher.destroy()
