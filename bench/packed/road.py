@@ -50,8 +50,8 @@ def batches(size: int) -> list[pa.RecordBatch]:
     offsets = pa.py_buffer(np.arange(0, (BATCH_ROWS + 1) * size, size, dtype=np.int32))
     made = []
     for _ in range(4):
-        octets = pa.py_buffer(random.integers(32, 120, BATCH_ROWS * size, dtype=np.uint8))
-        values = pa.Array.from_buffers(pa.binary(), BATCH_ROWS, [None, offsets, octets])
+        raw = pa.py_buffer(random.integers(32, 120, BATCH_ROWS * size, dtype=np.uint8))
+        values = pa.Array.from_buffers(pa.binary(), BATCH_ROWS, [None, offsets, raw])
         made.append(pa.RecordBatch.from_arrays([topics, values], ["topic", "value"]))
     return made
 

@@ -275,5 +275,5 @@ class MemorySource(DataSource):
 
 def found_in(df: DataFrame) -> tuple[int, int]:
     """Rows and bytes of their values."""
-    rows, octets = df.selectExpr("count(*)", "sum(length(value))").first()  # type: ignore[misc]
-    return int(rows), int(octets)
+    rows, size = df.selectExpr("count(*)", "sum(length(value))").first()  # type: ignore[misc]
+    return int(rows), int(size)

@@ -16,7 +16,7 @@ WORDS = {
     "storage key id": "CANARYID5", "storage secret": "canary+storage/6", "storage session": "canary-session-7",
     "PLAIN password of Malamute": "canary-plain-8",
 }  # fmt: skip
-SEED = bytes(nkeys.encode_seed(b"canary-nkey-seed-of-32-octets-9!", nkeys.PREFIX_BYTE_USER)).decode()
+SEED = bytes(nkeys.encode_seed(b"canary-nkey-seed-of-32-bytes-99!", nkeys.PREFIX_BYTE_USER)).decode()
 CREDENTIALS_SEED = bytes(nkeys.encode_seed(b"canary-seed-in-credentials-10!!!", nkeys.PREFIX_BYTE_USER)).decode()
 _CLAIMS = base64.urlsafe_b64encode(b'{"name": "canary-jwt-11", "nats": {"type": "user"}}').decode().rstrip("=")
 JWT = f"eyJ0eXAiOiJKV1QiLCJhbGciOiJlZDI1NTE5LW5rZXkifQ.{_CLAIMS}.{'canaryJwt12' * 8}"

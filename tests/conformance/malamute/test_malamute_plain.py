@@ -56,7 +56,7 @@ def test_the_pong_behind_a_chunk_says_accepted_and_no_more(plain: PlainBroker) -
     assert 3 <= len(plain.commands(PING)) < 3000 / 10
 
 
-def test_sends_have_no_octet_that_the_protocol_does_not_know(plain: PlainBroker) -> None:
+def test_sends_have_no_byte_that_the_protocol_does_not_know(plain: PlainBroker) -> None:
     bridge = bridge_of(plain)
     publish(bridge, batch(3, ids=["a", "b", "c"]))
     bridge.close()

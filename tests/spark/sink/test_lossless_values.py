@@ -24,7 +24,7 @@ VALUES = {
     "edge": ["double('4.9E-324')", "double('1.7976931348623157E308')", "double('-0.0')"],
     "exact": ["cast('12345678901234567890.123456789012345678' AS DECIMAL(38,18))", "-0.000000000000000001BD", "null"],
     "text": [r"'quote \" back \\\\ line \n NUL \0 end'", r"'Grüße \U0001F600 \u2028'", "''"],
-    "octets": ["X'00FF0A'", "X''", "null"],
+    "raw": ["X'00FF0A'", "X''", "null"],
     "day": ["date'0001-01-01'", "date'1582-10-10'", "date'9999-12-31'"],
     "at": ["timestamp'0001-01-03 00:00:00'", "timestamp'1582-10-10 23:59:59.999999'", "timestamp_micros(-1)"],
     "local": ["timestamp_ntz'9999-12-31 23:59:59.999999'", "timestamp_ntz'1582-10-04 00:00:00'", "null"],

@@ -10,7 +10,7 @@ from mama_spark.malamute.protocol.log_query import (
     Selection,
 )
 
-NAMES = st.binary(max_size=20).map(lambda octets: octets.replace(b"\0", b"?"))
+NAMES = st.binary(max_size=20).map(lambda raw: raw.replace(b"\0", b"?"))
 
 
 U63 = st.integers(0, 2**63 - 1)

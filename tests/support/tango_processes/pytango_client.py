@@ -21,16 +21,16 @@ _next = iter(range(1, 1_000_000_000))
 
 #: Why the client library gives up: it waits 100 ms for a connection, tries no other for a second then, and waits 3 s
 #: for answers. All of that is too little on a machine that stands still now and then.
-_IMPATIENT = {"API_CantConnectToDevice", "API_DeviceTimedOut", "API_CommunicationFailed"}
+_TRANSIENT = {"API_CantConnectToDevice", "API_DeviceTimedOut", "API_CommunicationFailed"}
 _TRIES, _PAUSE = 5, 1.1
 
 
-def _patiently(act: Callable[[], Any]) -> Any:
+def _retried(act: Callable[[], Any]) -> Any:
     for _ in range(_TRIES - 1):
         try:
             return act()
         except tango.DevFailed as error:
-            if not any(one.reason in _IMPATIENT for one in error.args):
+            if not any(one.reason in _TRANSIENT for one in error.args):
                 raise
         time.sleep(_PAUSE)
     return act()
@@ -38,7 +38,7 @@ def _patiently(act: Callable[[], Any]) -> Any:
 
 def _proxy(device: str) -> Any:
     if device not in _proxies:
-        _proxies[device] = _patiently(lambda: _connected(device))
+        _proxies[device] = _retried(lambda: _connected(device))
     return _proxies[device]
 
 
@@ -132,7 +132,7 @@ def subscribe(device: str, attribute: str | None, event: str, mode: str = "SyncR
     proxy = _proxy(device)
     modes = {"sub_mode": getattr(tango.EventSubMode, mode)} if hasattr(tango, "EventSubMode") else {}
     of = () if attribute is None else (attribute,)
-    found = _patiently(lambda: proxy.subscribe_event(*of, kind, listener.push_event, **modes))
+    found = _retried(lambda: proxy.subscribe_event(*of, kind, listener.push_event, **modes))
     _subscriptions[number] = proxy, found, listener
     return number
 

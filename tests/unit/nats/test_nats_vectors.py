@@ -40,7 +40,7 @@ def data_of(v: dict[str, Any]) -> bytes:
     return b"".join(bytes.fromhex(p) for p in parts)
 
 
-def octets(value: Any) -> bytes:
+def raw(value: Any) -> bytes:
     return bytes.fromhex(value["$hex"]) if isinstance(value, dict) else str(value).encode()
 
 
@@ -58,7 +58,7 @@ def plain(f: parser.Frame, like: dict[str, Any]) -> dict[str, Any]:
 def expected(like: dict[str, Any]) -> dict[str, Any]:
     told = {k: v for k, v in like.items() if k not in ("reply_class", "closes_connection")}
     if "payload" in told:
-        told["payload"] = octets(told["payload"])
+        told["payload"] = raw(told["payload"])
     return told
 
 
@@ -153,7 +153,7 @@ def _batch_of(f: dict[str, Any]) -> tuple[MessageBatch, frames.ReplySubject | No
     named: dict[str, list[str]] = {}
     for name, value in pairs:
         named.setdefault(name, []).append(value)
-    return MessageBatch.of([f["subject"]], [octets(f["payload"])], [named] if named else None, ids), reply
+    return MessageBatch.of([f["subject"]], [raw(f["payload"])], [named] if named else None, ids), reply
 
 
 def test_frames_are_made_byte_for_byte() -> None:

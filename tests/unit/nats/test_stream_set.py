@@ -12,8 +12,8 @@ from mama_spark.options.stream_names import StreamRange
 def of_the_server(topic: str, count: int) -> int:
     """``getHashPartition`` of nats-server: FNV-1a with 32 bits."""
     found = 2166136261
-    for octet in topic.encode():
-        found = ((found ^ octet) * 16777619) & 0xFFFFFFFF
+    for byte in topic.encode():
+        found = ((found ^ byte) * 16777619) & 0xFFFFFFFF
     return found % count
 
 

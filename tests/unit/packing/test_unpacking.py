@@ -75,7 +75,7 @@ def test_ids_and_other_headers_of_few_and_of_many(messages: list[dict[str, str] 
 WINDOW = 1 << 18  # bytes that the search takes at a time
 
 short = st.binary(max_size=14)  # 12 bytes are the longest that a view contains
-long = st.builds(lambda octet, size: octet * size, st.binary(min_size=1, max_size=1), st.integers(13, 9_000))
+long = st.builds(lambda byte, size: byte * size, st.binary(min_size=1, max_size=1), st.integers(13, 9_000))
 payloads = st.one_of(st.lists(short, max_size=6), st.lists(short | long, max_size=6), st.lists(long, max_size=3)).map(
     b"\n".join
 )
@@ -125,7 +125,7 @@ def test_lines_end_where_the_parts_of_a_search_meet(size: int) -> None:
 def test_a_few_short_lines_among_long_ones_are_right_in_every_place() -> None:
     found = [
         b"\n".join([one, b"x" * 20_000, *many, b"y" * 20_000, one])
-        for one in (b"", b"a", b"twelve octet", b"thirteen octe")
+        for one in (b"", b"a", b"twelve bytes", b"thirteen byte")
         for many in ([], [one], [b"", b"12", b"123456789012"])
     ]
     for kind in KINDS:

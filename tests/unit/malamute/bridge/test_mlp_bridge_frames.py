@@ -237,14 +237,14 @@ def test_long_lists_are_decoded_as_short_ones(
 
 # --- Log records of a Malamute broker: fetched messages as columns, topics as selections, ranges as fetches -----------
 
-OCTETS = st.binary(max_size=8).map(lambda octets: octets.replace(b"\0", b"?"))
+BYTES = st.binary(max_size=8).map(lambda raw: raw.replace(b"\0", b"?"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6).map(str.encode)
 HEADERS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"", "ü".encode()]) | TEXT, TEXT), max_size=4).map(tuple)
 MESSAGES = st.builds(
     lambda sender, subject, content, sequence, time, message_id, headers: StreamDeliver(
         b"st", sender, subject, content, write(Extension(None, None, sequence, time, None, (), message_id, headers))
     ),
-    OCTETS, TEXT, st.lists(st.binary(max_size=5), max_size=3), st.integers(1, 2**63 - 1), st.integers(0, 2**63 - 1),
+    BYTES, TEXT, st.lists(st.binary(max_size=5), max_size=3), st.integers(1, 2**63 - 1), st.integers(0, 2**63 - 1),
     TEXT, HEADERS,
 )  # fmt: skip
 
@@ -342,18 +342,18 @@ def test_exact_topics_are_no_patterns_and_topics_go_before_a_pattern() -> None:
 class Broker:
     """Answers fetches from sizes of messages, as an engine would."""
 
-    def __init__(self, sizes: list[int], rows: int, octets: int) -> None:
-        self.sizes, self.rows, self.octets = sizes, rows, octets
+    def __init__(self, sizes: list[int], rows: int, size: int) -> None:
+        self.sizes, self.rows, self.size = sizes, rows, size
 
     def answer(self, question: LogQuery) -> tuple[LogQueryAnswer, list[int]]:
-        after, up_to, rows, octets = question.numbers
-        rows, octets = min(rows, self.rows), min(octets, self.octets)
+        after, up_to, rows, size = question.numbers
+        rows, size = min(rows, self.rows), min(size, self.size)
         up_to = min(up_to, len(self.sizes))
         found = []
         for sequence in range(after + 1, up_to + 1):
             found.append(sequence)
-            rows, octets = rows - 1, octets - self.sizes[sequence - 1]
-            if rows <= 0 or octets <= 0:
+            rows, size = rows - 1, size - self.sizes[sequence - 1]
+            if rows <= 0 or size <= 0:
                 return LogQueryAnswer(0, body=numbers(sequence, len(self.sizes))), found
         return LogQueryAnswer(0, body=numbers(up_to, len(self.sizes))), found
 

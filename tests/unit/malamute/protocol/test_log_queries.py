@@ -64,9 +64,9 @@ def test_the_layout_is_fixed() -> None:
 
 @examples(500)
 @given(st.binary(max_size=60), st.sampled_from([b"", *(bytes([op]) for op in Op)]))
-def test_what_is_no_question_or_answer_is_not_understood_and_raises_nothing(octets: bytes, op: bytes) -> None:
+def test_what_is_no_question_or_answer_is_not_understood_and_raises_nothing(raw: bytes, op: bytes) -> None:
     for parse in (parse_query, parse_answer, qu.number_of):
-        parse(op + octets)
+        parse(op + raw)
 
 
 @given(QUESTIONS, st.data())

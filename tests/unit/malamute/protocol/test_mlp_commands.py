@@ -33,9 +33,9 @@ def kind(*names: str, layers: set[str] | None = None) -> list[Any]:
     return [pytest.param(v, id=v["name"]) for v in chosen]
 
 
-def octets(value: Any) -> Any:
+def raw(value: Any) -> Any:
     if isinstance(value, list):
-        return [octets(v) for v in value]
+        return [raw(v) for v in value]
     if isinstance(value, dict):
         return bytes.fromhex(value["$hex"])
     return value.encode() if isinstance(value, str) else value
@@ -43,7 +43,7 @@ def octets(value: Any) -> Any:
 
 def command_of(decoded: dict[str, Any]) -> Command:
     """The command that the vectors describe."""
-    values = {NAMES.get(k, k): octets(v) for k, v in decoded.items()}
+    values = {NAMES.get(k, k): raw(v) for k, v in decoded.items()}
     cls = wire.COMMANDS[decoded["id"]]
     for fixed in ("id", "command", "protocol", "version"):
         values.pop(fixed, None)
@@ -78,7 +78,7 @@ def test_each_command_keeps_its_fields_when_sent_twice(number: int) -> None:
 @each("vector", kind("frame"))
 def test_every_cut_of_a_good_frame_is_refused(vector: dict[str, Any]) -> None:
     frame, *content = frames_of(vector)
-    whole = len(frame) - len(octets(vector["decoded"].get("trailing", "")))
+    whole = len(frame) - len(raw(vector["decoded"].get("trailing", "")))
     for size in range(whole):
         with pytest.raises(BadFrame):
             decode([frame[:size], *content])

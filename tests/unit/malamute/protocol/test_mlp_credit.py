@@ -441,7 +441,7 @@ def test_what_is_left_and_what_is_under_way_never_exceed_the_window_together(ste
         assert allowance.left + allowance.unanswered <= WINDOW
         assert allowance.unanswered >= 0
     asked.append(allowance.ping())
-    for octets in asked:
-        allowance.answered(octets)
+    for raw in asked:
+        allowance.answered(raw)
     allowance.grant(WINDOW)
     assert (allowance.left, allowance.unanswered) == (WINDOW, 0)

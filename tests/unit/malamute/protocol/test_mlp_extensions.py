@@ -82,9 +82,9 @@ def test_nothing_is_nothing() -> None:
 
 @examples(500)
 @given(st.binary(max_size=80), st.booleans())
-def test_unreadable_bytes_say_nothing_and_raise_nothing(octets: bytes, ours: bool) -> None:
-    extension = read((b"MS\x01" if ours else b"") + octets)
-    if not ours and not octets.startswith(b"MS\x01"):
+def test_unreadable_bytes_say_nothing_and_raise_nothing(raw: bytes, ours: bool) -> None:
+    extension = read((b"MS\x01" if ours else b"") + raw)
+    if not ours and not raw.startswith(b"MS\x01"):
         assert extension == NO_EXTENSION
 
 

@@ -46,8 +46,8 @@ def value_of(field_type: FieldType, value: Any) -> Any:
     if field_type is FieldType.PRICE:
         return MamaPrice(value["value"], value["hints"], value["currency"])
     if isinstance(value, dict):
-        octets = bytes.fromhex(value["$hex"])
-        return octets.decode("latin-1") if field_type is FieldType.CHAR else octets
+        raw = bytes.fromhex(value["$hex"])
+        return raw.decode("latin-1") if field_type is FieldType.CHAR else raw
     return float(value) if field_type in (FieldType.F32, FieldType.F64) else value
 
 
@@ -229,8 +229,8 @@ def test_every_entry_of_the_file_is_used() -> None:
 
 
 def test_a_naming_frame_whose_host_is_no_utf8_is_refused() -> None:
-    octets = bytearray(naming.encode_naming(PEER))
-    at = octets.index(b"h\0")
-    octets[at] = 0xFF
+    raw = bytearray(naming.encode_naming(PEER))
+    at = raw.index(b"h\0")
+    raw[at] = 0xFF
     with pytest.raises(BadMessage, match="is not UTF-8"):
-        naming.decode_naming(bytes(octets))
+        naming.decode_naming(bytes(raw))

@@ -91,8 +91,8 @@ def test_a_big_payload_among_many_small_ones_is_framed_with_them() -> None:
 
 @pytest.mark.parametrize("size", [1, frames.BIG])
 def test_headers_that_are_no_utf8_are_written_as_they_are(size: int) -> None:
-    octets = pa.map_(pa.binary(), pa.list_(pa.binary()))
-    pairs = pa.array([[(b"A", [b"\xff", b"\xfe"])]], octets).view(HEADERS_TYPE)
+    raw = pa.map_(pa.binary(), pa.list_(pa.binary()))
+    pairs = pa.array([[(b"A", [b"\xff", b"\xfe"])]], raw).view(HEADERS_TYPE)
     batch = MessageBatch.of(["a"], [b"x" * size])
     made = frames.Framer(None).frames(MessageBatch(batch.topics, batch.payloads, pairs))
     block = b"NATS/1.0\r\nA: \xff\r\nA: \xfe\r\n\r\n"

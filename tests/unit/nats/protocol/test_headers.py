@@ -71,7 +71,7 @@ def test_a_header_of_a_megabyte_fails_its_row_alone(ids: list[str] | None) -> No
     assert found[1].info.startswith(f"the header block has {width[1]} bytes, a stream takes {headers.MAX_BLOCK}")
 
 
-def test_a_header_block_may_have_64_kib_less_an_octet() -> None:
+def test_a_header_block_may_have_64_kib_less_a_byte() -> None:
     width = headers.blocks(batch("", None))[1]
     assert width is not None
     most = headers.MAX_BLOCK - int(width[1])

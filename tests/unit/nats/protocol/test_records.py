@@ -189,7 +189,7 @@ def test_the_end_of_a_range_cuts_a_batch() -> None:
     assert len(records_up_to(records, 12)) == 0
 
 
-@pytest.mark.parametrize("small", [b"", b"of a few octets"])
+@pytest.mark.parametrize("small", [b"", b"of a few bytes"])
 def test_large_payloads_stay_where_they_were_read(small: bytes) -> None:
     sent = [NatsDelivery("s", [("A", ["1"])], bytes([i]) * (4096 + i)) for i in range(3)]
     sent += [NatsDelivery("s", None, small)] if small else []

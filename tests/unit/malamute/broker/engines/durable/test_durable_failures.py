@@ -85,17 +85,17 @@ def _cut_off(path: Path) -> None:
     engine = EngineHarness(path.parent)
     engine.publish(*numbered(200), content=b"x" * 1000)
     engine.engine.close()
-    octets = path.read_bytes()
-    path.write_bytes(octets[: len(octets) // 2])
+    raw = path.read_bytes()
+    path.write_bytes(raw[: len(raw) // 2])
 
 
 def _overwritten(path: Path) -> None:
     engine = EngineHarness(path.parent)
     engine.publish(*numbered(200), content=b"x" * 1000)
     engine.engine.close()
-    octets = bytearray(path.read_bytes())
-    octets[100:60_000] = b"\xee" * 59_900
-    path.write_bytes(octets)
+    raw = bytearray(path.read_bytes())
+    raw[100:60_000] = b"\xee" * 59_900
+    path.write_bytes(raw)
 
 
 def _without_state(path: Path) -> None:

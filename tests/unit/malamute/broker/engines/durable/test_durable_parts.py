@@ -15,8 +15,8 @@ STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreO
 
 @given(st.lists(st.binary(max_size=50), max_size=10))
 def test_frames_come_back(content: list[bytes]) -> None:
-    octets, lengths = pack(content)
-    assert unpack(octets, lengths) == content
+    raw, lengths = pack(content)
+    assert unpack(raw, lengths) == content
     assert (lengths is None) == (len(content) == 1)
 
 

@@ -40,7 +40,7 @@ def lines_of(block: bytes) -> list[tuple[str, str]]:
 
 
 ORIGIN = Origin("e", 1, 2)
-NO_NUL = st.binary(max_size=255).map(lambda octets: octets.replace(b"\0", b""))
+NO_NUL = st.binary(max_size=255).map(lambda raw: raw.replace(b"\0", b""))
 
 
 @each(
