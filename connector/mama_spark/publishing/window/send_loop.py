@@ -178,25 +178,25 @@ class SendLoop:
         """Settle due resends that are stored, so that one copy of a message at a time is in transit, whatever ids the
         middleware remembers. False = send nothing in this call: a lease may end during a look, or the look had no
         answer."""
-        doubtful = self.window.resends_in_doubt(now)
-        if not doubtful:
+        in_doubt = self.window.resends_in_doubt(now)
+        if not in_doubt:
             return True
         self.window.resends.put_off_deadlines(now)
         if now < self._ask_at:
             self.bridge_full = True
             return False
-        certain = [(flights, self._not_on_the_way(flights, rows, now, check.patience)) for flights, rows in doubtful]
-        certain = [(flights, rows) for flights, rows in certain if len(rows)]
-        if not certain:
+        askable = [(flights, self._not_on_the_way(flights, rows, now, check.patience)) for flights, rows in in_doubt]
+        askable = [(flights, rows) for flights, rows in askable if len(rows)]
+        if not askable:
             return True
         self.bridge_full = True
-        since = min(float(flights.stored_from(rows).min()) for flights, rows in certain)
+        since = min(float(flights.stored_from(rows).min()) for flights, rows in askable)
         try:
-            found = check.stored([messages_of(flights).take(rows) for flights, rows in certain], since)
+            found = check.stored([messages_of(flights).take(rows) for flights, rows in askable], since)
         except Unavailable as e:
             self.last_cause, self._ask_at = str(e), self.clock() + _ASK_AGAIN
             return False
-        for (flights, rows), stored in zip(certain, found, strict=True):
+        for (flights, rows), stored in zip(askable, found, strict=True):
             flights.not_stored_at(rows, self.clock())
             flights.doubt[rows] = False
             for some in stored:
