@@ -261,16 +261,15 @@ def test_order_is_kept_in_each_of_two_streams_over_a_kill(admin: Admin, nats_ser
         assert sorted(stored) == sorted(o.payload for o in driver.outcomes), "each once"
 
 
-def test_what_is_published_without_acknowledgements_arrives_over_a_slow_way(
-    nats_server: NatsServer, admin: Admin
-) -> None:
-    """The publisher ends long before that."""
+@pytest.mark.parametrize(("mode", "outcome"), [("none", "published"), ("message", "acked"), ("batch", "acked")])
+def test_all_arrives_over_a_slow_way(nats_server: NatsServer, admin: Admin, mode: str, outcome: str) -> None:
+    """Without acknowledgements the publisher ends long before that."""
     with Proxy(nats_server.url) as proxy:
-        with Driver(proxy.url, ack_mode="none") as driver:
+        with Driver(proxy.url, ack_mode=mode) as driver:
             driver.put(["s.a"], 1)
             eventually(lambda: driver.outcomes, "it is connected")
             proxy.slow(0.02)
             driver.put(["s.a"], 60, 100_000)
             driver.drain()
-            assert driver.events() == {"published": 61}
+            assert driver.events() == {outcome: 61}
         assert len(admin.messages("S")) == 61
