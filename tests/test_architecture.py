@@ -263,6 +263,13 @@ def test_pyspark_is_imported_only_where_spark_is() -> None:
     assert [module.name for module in outside if top(module.imports) & {"pyspark", "delta"}] == []
 
 
+def test_the_version_of_spark_names_deltas_jars_and_decides_nothing_else() -> None:
+    """``spark/features`` finds what the running Spark has by trying it."""
+    asks = re.compile(r"pyspark\.__version__|\bspark\.version\b|version\(.pyspark.\)")
+    found = [module.name for module in modules() if asks.search(module.path.read_text(encoding="utf-8"))]
+    assert found == ["cli/commands/jobs"]
+
+
 def test_nothing_imports_jobs_or_testing_and_modules_stay_small() -> None:
     assert [module.name for module in modules() if top(module.imports) & {"jobs", "tests", "bench"}] == []
     product = [module for module in modules() if not module.test_kit]
