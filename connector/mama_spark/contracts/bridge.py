@@ -7,7 +7,8 @@ what is sent, and when again.
 Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then ``prepare``
 / ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close`` may come
 from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open`` and may be
-repeated.
+repeated. A bridge is made in the process that uses it (in Spark: a Python worker of a task or of the driver), and is
+never pickled.
 """
 
 from __future__ import annotations
@@ -25,12 +26,18 @@ from .message import Bools, Int64s, MessageBatch
 
 
 class Ack(Enum):
-    """Meaning of an acknowledgement."""
+    """Meaning of an acknowledgement.
 
-    NONE = "none"  #: there is none
-    SENT = "sent"  #: written to the connection of every reader; delivery is not confirmed
-    ACCEPTED = "accepted"  #: the middleware has the message, but does not store it
-    STORED = "stored"  #: the message is in a durable log
+    :cvar NONE: there is none
+    :cvar SENT: written to the connection of every reader; delivery is not confirmed
+    :cvar ACCEPTED: the middleware has the message, but does not store it
+    :cvar STORED: the message is in a durable log
+    """
+
+    NONE = "none"
+    SENT = "sent"
+    ACCEPTED = "accepted"
+    STORED = "stored"
 
 
 class EventStyle(Enum):
@@ -42,18 +49,32 @@ class EventStyle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of a bridge *as it is configured*. The conformance suite proves each of them."""
+    """Abilities of a bridge *as it is configured*. The conformance suite proves each of them.
+
+    :ivar ack: meaning of its acknowledgements
+    :ivar sequence: acks carry the sequence number of the log
+    :ivar dedup: two messages of the same id are stored once; without it messages have no ids, and a resend may be
+        stored twice
+    :ivar headers: messages have headers
+    :ivar ordered: the messages of one publisher are stored in order also when some are refused or resent; without it
+        ``order=partition`` has one message in flight
+    :ivar max_payload: most bytes of payload and headers together
+    :ivar max_topic: most bytes of a topic
+    :ivar events: callback style of OpenMAMA
+    :ivar discovery: the middleware has a discovery bridge
+    :ivar packs: payloads are bytes, in which several rows may travel (with ``headers``)
+    """
 
     ack: Ack
-    sequence: bool  #: acks carry the sequence number of the log
-    dedup: bool  #: two messages of the same id are stored once
+    sequence: bool
+    dedup: bool
     headers: bool
-    ordered: bool  #: the messages of one publisher are stored in order also when some are refused or resent
-    max_payload: int  #: bytes of payload and headers together
-    max_topic: int  #: bytes
+    ordered: bool
+    max_payload: int
+    max_topic: int
     events: EventStyle = EventStyle.PUBLISHER
     discovery: bool = False
-    packs: bool = True  #: payloads are bytes, in which several rows may travel (with ``headers``)
+    packs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +102,12 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Negative acknowledgements, or sends that will not be acknowledged, with one cause."""
+    """Negative acknowledgements, or sends that will not be acknowledged, with one cause.
+
+    :ivar tokens: tokens of the sends, in any order
+    :ivar error: the cause
+    :ivar at: ``time.monotonic()`` of their arrival
+    """
 
     tokens: Int64s
     error: PublishError
@@ -89,16 +115,31 @@ class Refusals:
 
 
 class EventKind(Enum):
-    """An event of the transport rather than of a message."""
+    """An event of the transport rather than of a message.
 
-    DISCONNECTED = "disconnected"  #: every send without an answer is in doubt from here on
+    :cvar DISCONNECTED: every send without an answer is in doubt from here on
+    :cvar RECONNECTED: the bridge has restored the connection
+    :cvar CLOSED: for good: nothing can be sent any more; ``error`` says why
+    :cvar WARNING: passes by itself, or is only advice; is logged
+    """
+
+    DISCONNECTED = "disconnected"
     RECONNECTED = "reconnected"
-    CLOSED = "closed"  #: for good: nothing can be sent any more; ``error`` says why
-    WARNING = "warning"  #: passes by itself, or is only advice; is logged
+    CLOSED = "closed"
+    WARNING = "warning"
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeEvent:
+    """An event of the transport, which a publisher logs.
+
+    :ivar kind: what happened
+    :ivar info: text for people
+    :ivar at: ``time.monotonic()`` of the event
+    :ivar topic: topic that it concerns, if it is one
+    :ivar error: cause of ``CLOSED``
+    """
+
     kind: EventKind
     info: str
     at: float
@@ -108,7 +149,12 @@ class BridgeEvent:
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """Answers and events since the last poll, each list in order of arrival."""
+    """Answers and events since the last poll, each list in order of arrival.
+
+    :ivar acks: acknowledgements
+    :ivar refusals: negative acknowledgements
+    :ivar events: events of the transport, such as a lost and restored connection
+    """
 
     acks: list[Acks] = field(default_factory=list)
     refusals: list[Refusals] = field(default_factory=list)
@@ -293,16 +339,26 @@ class SourceKey(NamedTuple):
 
 
 class DiscoveryEventKind(Enum):
-    """Kind of a :class:`DiscoveryEvent`."""
+    """Kind of a :class:`DiscoveryEvent`.
 
-    RECORD = "record"  #: ``payload`` is the source message in which a source describes itself
-    SUSPECT = "suspect"  #: the middleware says that ``source`` was not renewed for half its time to live
-    OFFLINE = "offline"  #: and for all of it
-    EVENT = "event"  #: something happened to a publisher or a topic; ``payload`` is the event message
-    SUBSCRIBED = "subscribed"  #: any consumer of the middleware began to read ``topic``; ``info`` names it
-    UNSUBSCRIBED = "unsubscribed"  #: and ended
-    IMAGE_END = "image_end"  #: end of the image; changes follow
-    GAP = "gap"  #: records ``gap[0]`` to ``gap[1]`` of ``origin`` were lost before they were read
+    :cvar RECORD: ``payload`` is the source message in which a source describes itself
+    :cvar SUSPECT: the middleware says that ``source`` was not renewed for half its time to live
+    :cvar OFFLINE: and for all of it
+    :cvar EVENT: something happened to a publisher or a topic; ``payload`` is the event message
+    :cvar SUBSCRIBED: any consumer of the middleware began to read ``topic``; ``info`` names it
+    :cvar UNSUBSCRIBED: and ended
+    :cvar IMAGE_END: end of the image; changes follow
+    :cvar GAP: records ``gap[0]`` to ``gap[1]`` of ``origin`` were lost before they were read
+    """
+
+    RECORD = "record"
+    SUSPECT = "suspect"
+    OFFLINE = "offline"
+    EVENT = "event"
+    SUBSCRIBED = "subscribed"
+    UNSUBSCRIBED = "unsubscribed"
+    IMAGE_END = "image_end"
+    GAP = "gap"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +388,8 @@ Position = dict[str, Any]
 class DiscoveryBridge(Protocol):
     """Announces sources and finds them: the image of the present ones, and a log of changes.
 
-    Calls come from one thread: ``open``, anything, ``close``; there may be several readers and announcers at a time.
+    Calls come one at a time, ``open`` first and ``close`` last; those of an announcer come from two threads, one after
+    the other. There may be several readers and announcers at a time.
     Methods raise :class:`~mama_spark.contracts.errors.ConfigError` for what the user must change (a permission: names
     it) and :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer.
     """
@@ -367,7 +424,8 @@ class DiscoveryBridge(Protocol):
         """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
-        """The first offset: at ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence."""
+        """The first offset: at ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence. An
+        offset is JSON, opaque to all but the bridge."""
 
     def latest_offset(self, start: Position, limit: int | None = None, until: Position | None = None) -> Position:
         """The offset after the last record, at most ``limit`` records after ``start`` and not beyond ``until``;

@@ -29,11 +29,12 @@ BYTES_OF_HEADERS = pa.map_(pa.binary(), pa.list_(pa.binary()))
 class MessageBatch:
     """``n`` messages. All columns have length ``n`` and no nulls (a column that is not used is None).
 
-    :ivar topics: dictionary<int32, string>: most batches have few distinct topics
+    :ivar topics: ``dictionary<int32, string>``: most batches have few distinct topics
     :ivar payloads: binary or large_binary
-    :ivar headers: :data:`HEADERS_TYPE`, or None when no message has headers; an element may be null (none)
+    :ivar headers: ``map<string, list<string>>`` (:data:`HEADERS_TYPE`), or None when no message has headers; an element
+        may be null (none)
     :ivar ids: string, or None when the middleware shall not deduplicate
-    :ivar streams: dictionary<int32, string>: the stream of each message, for middlewares in which a topic does not
+    :ivar streams: ``dictionary<int32, string>``: the stream of each message, for middlewares in which a topic does not
         determine it; None = the one of the transport
     :ivar traces: string, the W3C ``traceparent`` of each message, null where it has none; None = no message has one.
         Like ids it is no part of the message, unless publishers are told to send it as a header
@@ -140,7 +141,12 @@ def rows_by_stream(topics: pa.DictionaryArray, names: Sequence[str | None]) -> I
 
 @dataclass(frozen=True, slots=True)
 class HeaderEntries:
-    """Header entries of many rows: row, name, list of values."""
+    """Header entries of many rows.
+
+    :ivar rows: the row of each entry
+    :ivar names: string
+    :ivar values: ``list<string>``
+    """
 
     rows: Int64s
     names: pa.Array
@@ -151,7 +157,7 @@ class HeaderEntries:
 class EncodedRows:
     """Rows as messages, row for row.
 
-    :ivar topics: dictionary<int32, string> without nulls
+    :ivar topics: ``dictionary<int32, string>`` without nulls
     :ivar payloads: binary or large_binary without nulls; placeholders for the rows of ``bad``
     :ivar bad: rows that cannot become a message, with the reason, ascending, each row once
     :ivar headers: headers of the messages

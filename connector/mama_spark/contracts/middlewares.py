@@ -33,7 +33,7 @@ class Middleware:
     :ivar name: name of its bridge, the value of the option ``bridge``
     :ivar title: name for people
     :ivar schemes: schemes of its URLs
-    :ivar package: package with its parts
+    :ivar package: package with its parts, as ``pip install`` names it
     :ivar extra: extra of the package, which installs what the parts need; None: the package itself does
 
     :ivar url_login: whether its URLs may hold a login
@@ -64,7 +64,7 @@ class Middleware:
     :ivar discovery_row: ``(change: DiscoveryEvent) -> tuple[DiscoveryRow, int]``: the row of one of those, and its time
     :ivar recorder: the ``RecordSource`` of ``mama record``, made of its settings
     :ivar property_urls: ``(properties, transport, framing) -> list[str]``: URLs of a transport of ``mama.properties``
-    :ivar commands: ``Subcommand`` objects that it adds to ``mama``, by name
+    :ivar commands: dict of the subcommands that it adds to ``mama``: name -> ``Subcommand``
     :ivar documents: ``() -> list[FileSection]``: its configuration files, for ``mama docs``
     """
 

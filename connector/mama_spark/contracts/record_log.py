@@ -28,7 +28,7 @@ class Records:
 
     :ivar sequences: one a record
     :ivar times: microseconds since the epoch, by the clock of the middleware
-    :ivar topics: string, or dictionary<int32, string>
+    :ivar topics: string, or ``dictionary<int32, string>``
     :ivar payloads: binary; binary_view from :meth:`RecordLog.read_views`
     :ivar headers: ``message.HEADERS_TYPE``, null where a record has none; None when none has any
     :ivar faults: why headers of a record are left out, by its place
