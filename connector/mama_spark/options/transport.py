@@ -31,7 +31,10 @@ def _bridge(value: Any) -> str:
 
 @dataclass(frozen=True, repr=False)
 class TransportOptions(Options):
-    """Options of the connection, shared by all formats."""
+    """Options of the connection, shared by all formats. A field has the option's name in snake case: ``o.user``.
+
+    :ivar url: servers as given, each with its scheme in lower case
+    """
 
     url: tuple[str, ...] = option(
         "URLs", urls, (DEFAULT_SERVER,), CONNECT,
@@ -88,7 +91,8 @@ class TransportOptions(Options):
     )
     bridge: str | None = option(
         ", ".join(f"`{name}`" for name in sorted(MIDDLEWARES)), _bridge, None, CONNECT,
-        "Middleware of a `transport`.", shown="by the scheme of `url`",
+        "Middleware of a `transport`; or the name of an [installed](../writing-a-bridge.md) one.",
+        shown="by the scheme of `url`",
     )  # fmt: skip
     transport: str | None = option(
         "text", text, None, CONNECT,
