@@ -236,7 +236,8 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     error_tolerance: str = option(
         "`data`, `all`", one_of("data", "all"), "data", _DELIVERY,
-        "What `deadletter` and `log` cover: failures of the row itself, or outages too.",
+        "`deadletter` and `log` cover failures of the row itself; `all`: also outages and unknown outcomes, which "
+        "otherwise fail the write.",
     )  # fmt: skip
     dead_letter_topic: str | None = option("text", text, None, _DELIVERY, "Topic for failed rows.")
     dead_letter_table: str | None = option(
@@ -247,8 +248,7 @@ class PublishingOptions(TransportOptions):
 
     flight_log: str | None = option(
         "path", table_path, None, _FLIGHT_LOG,
-        "Delta table of outcomes: a [folder that driver and executors "
-        "see](../how-to/install-on-a-cluster.md#where-the-flight-log-is), or a URL of an object store.",
+        "Delta table of outcomes: [a folder or URL](../how-to/install-on-a-cluster.md#where-the-flight-log-is).",
         shown="off, with a warning",
     )  # fmt: skip
     flight_log_level: str = option(

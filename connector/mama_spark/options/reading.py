@@ -16,10 +16,6 @@ from .transport import TransportOptions
 from .values import Offsets, boolean, field_columns, integer, metrics_setup, offsets, one_of, text, topic_patterns
 
 _WHAT, _HOW = "What is read", "How it is read"
-_LOSS = (
-    "Fail when unread records are gone: deleted (perhaps with their stream), or dropped by a limit. `false`: read "
-    "the others;"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +27,11 @@ class ReadOptions(TransportOptions):
         "Most records of a micro-batch; over NATS and `mama broker`, `mamasub` counts those that match.",
         shown="unlimited", scope=STREAMS,
     )  # fmt: skip
-    fail_on_data_loss: bool = option("boolean", boolean, True, _HOW, f"{_LOSS} the loss is logged.")
+    fail_on_data_loss: bool = option(
+        "boolean", boolean, True, _HOW,
+        "Fail when unread records were deleted (perhaps with their stream) or dropped by a limit. `false`: read the "
+        "others; the loss is logged.",
+    )  # fmt: skip
     tango: bool = option(
         "boolean", boolean, False, _WHAT,
         "The stream is of a recorder of Tango events: adds a column `tango`; devices are sources.",
@@ -297,8 +297,9 @@ class DiscoveryOptions(ReadOptions, format_name="mamadiscovery"):
         '`{"MAMA_EVENTS": 17}`.', scope=STREAMS,
     )  # fmt: skip
     fail_on_data_loss: bool = option(
-        "boolean", boolean, True, _HOW, f"{_LOSS} the loss is a row of kind `gap`.", scope=STREAMS
-    )
+        "boolean", boolean, True, _HOW,
+        "As the option of `mamasub`; with `false` the loss is a row of kind `gap`.", scope=STREAMS,
+    )  # fmt: skip
     stream: str | None = option(
         "text", text, None, _WHAT, "With `tango` or `omnm`: stream of the recorder.", shown="the one of the `url`"
     )
