@@ -74,7 +74,7 @@ class Proxy:
             one.close()
 
     def silence(self) -> None:
-        """Forward nothing from now on, and close nothing: a black hole, and a half-open connection as its client sees it."""
+        """Forward nothing from now on, and close nothing: also a half-open connection, as its client sees it."""
         self._speaking.clear()
 
     def speak(self) -> None:

@@ -4,6 +4,7 @@ again."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,9 +16,11 @@ from deltalake import DeltaTable, QueryBuilder
 from ..contracts.aligned import aligned
 from ..contracts.errors import DoubledId, FlightLogError
 from ..contracts.message import HEADERS_TYPE
+from ..contracts.redaction import redact
 from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES, OWN_NAMES, PACKED_ROWS, sql_name
 from .storage import TableStore, reading_errors, storage_errors
 
+logger = logging.getLogger("mama_spark")
 Row = dict[str, Any]
 
 #: A percentile is estimated by a t-digest (100 centroids) and has the rank that it names within this much: p50 lies
@@ -371,6 +374,12 @@ WHERE nth = 1 AND flight_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
 """
 
+_LEFT_OUT = f"""
+SELECT count(*) AS n FROM log AS failed
+WHERE kind = 'flight' AND {IS_FAILED} AND (payload IS NULL OR flight_id IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
+"""
+
 _FROM_DEAD_LETTERS = """
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
@@ -382,7 +391,8 @@ WHERE nth = 1 AND flight_id IS NOT NULL
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
-    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged.
+    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged. A warning counts
+    failures whose payload or id the log does not have.
 
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
@@ -394,7 +404,13 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
         names = {f.name for f in table.schema().fields}
         if not {"flight_id", "topic", "payload", "headers"} <= names:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")
-        sql = _FROM_LOG if "event" in names else _FROM_DEAD_LETTERS
-        found = pa.table(QueryBuilder().register("log", table).execute(sql))
+        query = QueryBuilder().register("log", table)
+        found = pa.table(query.execute(_FROM_LOG if "event" in names else _FROM_DEAD_LETTERS))
+        left_out = pa.table(query.execute(_LEFT_OUT))["n"][0].as_py() if "event" in names else 0
+    if left_out:
+        logger.warning(
+            "%s: %d failed rows are left out, because the log lacks their payload or id (flightLogPayload=none?): "
+            "publish them from their source", redact(path), left_out,
+        )  # fmt: skip
     columns = [found.column(f.name).cast(f.type) for f in REPLAY]
     return pa.Table.from_arrays(columns, schema=REPLAY)

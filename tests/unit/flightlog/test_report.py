@@ -317,10 +317,16 @@ def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
     assert unpublished(str(tmp_path), {})["value"].to_pylist() == [b"new"]
 
 
-def test_rows_without_payload_or_id_cannot_come_back(tmp_path: Path) -> None:
-    some = bad(3, flight_id=pa.array(["a", None, "c"]), payload=pa.array([None, b"x", b"y"], pa.binary()))
+def test_rows_without_payload_or_id_cannot_come_back_and_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = pa.array(["a", None, "c", "d"])
+    some = bad(4, flight_id=names, payload=pa.array([None, b"x", b"y", None], pa.binary()))
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, some))
+    later = flights(1, flight_id=pa.array(["d"]), at=T0 + 1_000_000)
+    commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, later))
     assert left(tmp_path) == ["c"]
+    assert "2 failed rows are left out" in caplog.text, "d was acknowledged"
 
 
 def test_log_without_failures_leaves_nothing(tmp_path: Path) -> None:
