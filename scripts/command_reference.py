@@ -17,7 +17,7 @@ from mama_spark.console.exit_codes import MEANINGS
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
-For users of the command `mama`: what each subcommand does, from the argument parser (`make docs`).
+For users of the command `mama`: what each subcommand does.
 `mama COMMAND --help` lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`;
 `NO_COLOR` switches colors off.
 
@@ -29,7 +29,8 @@ In most commands:
 
 | argument | meaning |
 |---|---|
-| `--json` | one object, or one for each message, event or line of text (`{"text": ...}`); `mama top` with `--once` |
+| `--json` | one object, or one for each message, event or line of text (`{"text": ...}`). `mama sources`, \
+`mama events`: [columns](discovery.md#rows) that are not null. `mama top`, with `--once`: `totals`, and its tables |
 | `--url URL`; also `URL`, not with `pub`, `sub`, `audit` | server or log ([default](configuration.md#where-nats-is)) |
 | `-o NAME=VALUE`, `--option NAME=VALUE` | an option of a format, or of the connection to the log |
 | `PATH` | folder or URL of the flight log |
