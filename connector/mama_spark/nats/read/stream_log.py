@@ -29,7 +29,8 @@ from .tail import NatsTail
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
-_RESET_TRY = 2.0  #: seconds; a server older than 2.14 does not answer the request
+_RESET_SINCE = (2, 14)  #: first version of the server that resets consumers; older ones do not answer
+_RESET_TRY = 2.0  #: seconds; the stream's leader may be older than the server of the connection
 
 
 class NatsLog(RecordLog):
@@ -206,7 +207,7 @@ def _show_progress(api: JetStream, stream: str, consumer: str, following: int, f
         there = ConsumerInfo.of(answer)
         if not shows_progress(there.config):
             raise ConfigError(f"consumer {consumer!r} of stream {stream!r} is somebody else's: choose another name")
-        if sorted(there.filters) == filters:
+        if sorted(there.filters) == filters and api.connection().info.version_numbers >= _RESET_SINCE:
             with contextlib.suppress(ApiError, Unavailable):
                 api.request(f"CONSUMER.RESET.{what}", {"seq": following}, timeout=min(_RESET_TRY, api.timeout))
                 return
