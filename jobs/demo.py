@@ -157,7 +157,6 @@ The same with plots: {report_page(str(log)).save(log.parent / "report.html")}
 
 Try next
   {programs}/mama flights {log}
-  {programs}/python -c "from deltalake import DeltaTable; print(DeltaTable('{log}').to_pyarrow_table().slice(0, 3))"
   {programs}/mama serve    # a broker to publish to; then mama jobs --copy publish, or the quick start in README.md
 """)
 
