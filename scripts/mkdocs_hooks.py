@@ -12,6 +12,7 @@ from typing import Any
 _MARKUP = (
     (re.compile(r":(?:attr|class|data|exc|func|meth|mod|obj):(?=<code>)"), ""),
     (re.compile(r"<code>(?:~(?:\w+\.)*|\.)(\w+)</code>"), r"<code>\1</code>"),
+    (re.compile(r" Pure\.</p>"), "</p>"),  # for tests/test_architecture.py
     (re.compile(r"<p>::</p>"), ""),
     (re.compile(r"::</p>"), ":</p>"),
 )

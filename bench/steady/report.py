@@ -153,7 +153,7 @@ def compared(result: Result) -> list[str]:
         if not one.unit and not row.startswith("pipe") and not way.startswith("bytes"):
             groups.setdefault((other, row), []).append(f"{way} {one.measured:.2f}")
     lines = [f"| {other}, {row} | {', '.join(ways)} |" for (other, row), ways in groups.items()]
-    return ["| to | ratio |", "|---|---|", *lines]
+    return ["| compared with | ratio |", "|---|---|", *lines]
 
 
 def beside_table(result: Result) -> list[str]:

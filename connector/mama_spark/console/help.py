@@ -24,10 +24,14 @@ SHOW, USE, DISCOVER, RUN, HELP = (
 
 
 class Subcommand(NamedTuple):
-    """One subcommand of ``mama``.
+    """One subcommand of ``mama``, as ``Subcommand("acme.purge", "remove old topics", package="mama-acme")``.
 
     :ivar module: module that has its arguments and runs it: ``add_arguments(parser)``, ``run(args) -> int``
-    :ivar extra: extra of the package that installs what the subcommand needs
+    :ivar help: line of ``mama --help``
+    :ivar extra: extra of the package that installs what the subcommand needs; empty: none
+    :ivar group: heading in ``mama --help``
+    :ivar examples: command lines for its own help
+    :ivar package: package that has it, as pip names it
     """
 
     module: str

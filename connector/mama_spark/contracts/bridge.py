@@ -61,8 +61,8 @@ class Capabilities:
     :ivar max_payload: most bytes of payload and headers together
     :ivar max_topic: most bytes of a topic
     :ivar events: callback style of OpenMAMA
-    :ivar discovery: the middleware has a discovery bridge
-    :ivar packs: payloads are bytes, in which several rows may travel (with ``headers``)
+    :ivar discovery: the middleware has a discovery bridge, by which publishers may be announced
+    :ivar packs: several rows may travel in one payload; needs ``headers``
     """
 
     ack: Ack
@@ -242,7 +242,8 @@ class PublisherBridge(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the connection. Never raises; unanswered sends stay unanswered."""
+        """Release the connection; with :attr:`Ack.NONE`, after the sends are written. Never raises; unanswered sends
+        stay unanswered."""
 
     # --- what some can do ---
 

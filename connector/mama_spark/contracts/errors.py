@@ -17,11 +17,16 @@ from .redaction import one_line, redact
 
 
 class Backpressure(Enum):
-    """Effect of an error on the publisher as a whole, beyond the message that it concerns."""
+    """Effect of an error on the publisher as a whole, beyond the message that it concerns.
 
-    NONE = "none"  #: the cause concerns this message alone
-    PAUSE = "pause"  #: send nothing until the back-off has passed: no message would get through
-    SHRINK_WINDOW = "shrink_window"  #: pause, and halve the window: the server is overloaded
+    :cvar NONE: the cause concerns this message alone
+    :cvar PAUSE: send nothing until the back-off has passed: no message would get through
+    :cvar SHRINK_WINDOW: pause, and halve the window: the server is overloaded
+    """
+
+    NONE = "none"
+    PAUSE = "pause"
+    SHRINK_WINDOW = "shrink_window"
 
 
 class MamaError(Exception):

@@ -38,8 +38,8 @@ class Middleware:
 
     :ivar url_login: whether its URLs may hold a login
     :ivar stream_of_each_row: a row may name its stream; elsewhere the topic decides
-    :ivar patterns: streams are read by pattern, and the stream may follow the host in the URL
-    :ivar named_streams: a server keeps many logs, each with a name
+    :ivar patterns: readers name a stream, which may follow the host in the URL, and a pattern of its topics (Malamute)
+    :ivar named_streams: a server keeps many logs, each with a name, which the options ``stream`` and ``streams`` take
     :ivar in_process: exists in one process only
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
     :ivar property_keys: name of its bridge in ``mama.properties``; None: its name

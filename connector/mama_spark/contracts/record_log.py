@@ -223,7 +223,8 @@ class RecordLog(Protocol):
     :class:`~mama_spark.contracts.errors.Unavailable` when the middleware does not answer within the bridge's timeout,
     :class:`~mama_spark.contracts.errors.ConfigError` when the log does not exist any more or is forbidden.
 
-    Inherit it: what has a body here is for logs that can do better, with fewer questions or copies.
+    Inherit it, and give :attr:`name` and the methods from :meth:`bounds` to :meth:`progress`, except
+    :meth:`bounds_with`. The others have a body, for logs that can do more, or the same with fewer questions or copies.
     """
 
     @property

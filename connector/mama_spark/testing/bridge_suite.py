@@ -3,7 +3,7 @@
     class TestMemory(BridgeSuite):
         @pytest.fixture
         def site(self):
-            yield Site(make=..., stored=...)
+            yield SuiteSetup(make=..., stored=..., silent=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them. A bridge names what it cannot do in
 :attr:`BridgeSuite.without`; the rules that this excuses are recorded as ``excused`` in the report of their tests.
@@ -111,8 +111,8 @@ Record = Callable[[str, object], None]
 
 
 class BridgeSuite:
-    """Rules of :class:`mama_spark.contracts.bridge.PublisherBridge`, one test each. ``without``: exactly the abilities
-    of :data:`OPTIONAL` that the bridge lacks."""
+    """Rules of :class:`mama_spark.contracts.bridge.PublisherBridge`, one test each. ``without``: those of ``sequence``,
+    ``dedup``, ``headers`` and ``ordered`` that the bridge lacks."""
 
     without: ClassVar[frozenset[str]] = frozenset()
 

@@ -42,7 +42,8 @@ class LogSetup:
 
     :ivar make: a new bridge to it, not open
     :ivar fill: append by another way, for many messages
-    :ivar delete: remove single records, behind the bridge's back
+    :ivar delete: remove single records, behind the bridge's back; for a log that keeps all records, override
+        the tests of deleted ones
     :ivar root: first part of all topics that the log takes
     """
 
