@@ -68,7 +68,7 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
     """A bridge that sends through something live of the user's: a bridge itself, or an object of a client library, as a
     JetStream context of nats-py.
 
-    :param loop: event loop of the context's client; None = the running one
+    :param loop: event loop of the context's client; None = that of this thread, which must be the client's
     :param client: client of the context
     :raises ConfigError: it is neither, or the client or its loop is not given
     """
@@ -82,13 +82,15 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
             given = (context, loop) if client is None else (context, loop, client)
             bridge: PublisherBridge = part(one.name, "attach", "cannot publish")(*given)
             return bridge
-    raise ConfigError(f"cannot publish through a {type(context).__name__}: give a JetStream context or a bridge")
+    raise ConfigError(
+        f"cannot publish through a {type(context).__name__}: give a bridge, or a JetStream context and its client"
+    )
 
 
 def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
     """A bridge, and the place of discovery that the target names (None: it names none).
 
-    :param target: a URL, options, or an object that :func:`attach` takes
+    :param target: a URL, options, or a bridge
     :raises ConfigError: ``target`` is none of these
     """
     if isinstance(target, str):

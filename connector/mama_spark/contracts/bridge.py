@@ -53,8 +53,8 @@ class Capabilities:
 
     :ivar ack: meaning of its acknowledgements
     :ivar sequence: acks carry the sequence number of the log
-    :ivar dedup: two messages of the same id are stored once; without it messages have no ids, and a resend may be
-        stored twice
+    :ivar dedup: two messages of the same id are stored once; without it Spark's writes send no ids, and a resend may
+        be stored twice
     :ivar headers: messages have headers
     :ivar ordered: the messages of one publisher are stored in order also when some are refused or resent; without it
         ``order=partition`` has one message in flight

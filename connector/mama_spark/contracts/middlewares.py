@@ -42,6 +42,7 @@ class Middleware:
     :ivar named_streams: a server keeps many logs, each with a name, which the options ``stream`` and ``streams`` take
     :ivar in_process: exists in one process only
     :ivar ordered_batches: keeps the order of messages that it acknowledges in batches
+    :ivar options: options of our middlewares that it takes, too, such as ``("connectTimeout", "tlsCa", "exactlyOnce")``
     :ivar property_keys: name of its bridge in ``mama.properties``; None: its name
 
     :ivar publisher_bridge: ``(o: SinkOptions) -> PublisherBridge``; with the option ``log`` ``(o, bridge of the log)``
@@ -80,6 +81,7 @@ class Middleware:
     named_streams: bool = True
     in_process: bool = False
     ordered_batches: bool = False
+    options: tuple[str, ...] = ()
     property_keys: str | None = None
 
     publisher_bridge: str | None = None

@@ -374,11 +374,6 @@ WHERE nth = 1 AND flight_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
 """
 
-_LEFT_OUT = f"""
-SELECT count(*) AS n FROM log AS failed
-WHERE kind = 'flight' AND {IS_FAILED} AND (payload IS NULL OR flight_id IS NULL)
-  AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
-"""
 
 _FROM_DEAD_LETTERS = """
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
@@ -386,6 +381,12 @@ SELECT topic, payload AS value, headers, flight_id AS id FROM (
     FROM log WHERE payload IS NOT NULL
 ) AS dead
 WHERE nth = 1 AND flight_id IS NOT NULL
+"""
+
+_LEFT_OUT = """
+SELECT count(DISTINCT flight_id) + sum(CASE WHEN flight_id IS NULL THEN 1 ELSE 0 END) AS n FROM log
+WHERE {failed} AND (flight_id IS NULL OR flight_id NOT IN (
+    SELECT flight_id FROM log WHERE flight_id IS NOT NULL AND ({settled} OR {failed} AND payload IS NOT NULL)))
 """
 
 
@@ -404,12 +405,15 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
         names = {f.name for f in table.schema().fields}
         if not {"flight_id", "topic", "payload", "headers"} <= names:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")
+        sql, failed, settled = _FROM_DEAD_LETTERS, "true", "false"
+        if "event" in names:
+            sql, failed, settled = _FROM_LOG, f"(kind = 'flight' AND {IS_FAILED})", "event = 'acked'"
         query = QueryBuilder().register("log", table)
-        found = pa.table(query.execute(_FROM_LOG if "event" in names else _FROM_DEAD_LETTERS))
-        left_out = pa.table(query.execute(_LEFT_OUT))["n"][0].as_py() if "event" in names else 0
+        found = pa.table(query.execute(sql))
+        left_out = pa.table(query.execute(_LEFT_OUT.format(failed=failed, settled=settled)))["n"][0].as_py()
     if left_out:
         logger.warning(
-            "%s: %d failed rows are left out, because the log lacks their payload or id (flightLogPayload=none?): "
+            "%s: %d failed rows are left out, because the table lacks their payload or id (flightLogPayload=none?): "
             "publish them from their source", redact(path), left_out,
         )  # fmt: skip
     columns = [found.column(f.name).cast(f.type) for f in REPLAY]

@@ -131,9 +131,10 @@ class Options:
         mine = self.bridges
         if not mine or "memory" in mine:
             return
+        also = {option for name in mine if name in MIDDLEWARES for option in MIDDLEWARES[name].options}
         for name, declared in declarations(type(self)):
             theirs = declared.scope.bridges
-            if name in stated and theirs is not None and mine.isdisjoint(theirs):
+            if name in stated and theirs is not None and mine.isdisjoint(theirs) and camel(name) not in also:
                 raise OptionError(
                     f"option {camel(name)} is for {_titles(theirs)}, and the url is of {_titles(sorted(mine))}: "
                     "leave it out"

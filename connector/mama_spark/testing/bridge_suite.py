@@ -123,7 +123,7 @@ class BridgeSuite:
 
     @pytest.fixture
     def site(self) -> Any:
-        raise NotImplementedError("give a fixture `site` that returns or yields a Site")
+        raise NotImplementedError("give a fixture `site` that returns or yields a SuiteSetup")
 
     @pytest.fixture
     def bridge(self, site: SuiteSetup) -> Iterator[PublisherBridge]:

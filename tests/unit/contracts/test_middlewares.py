@@ -6,7 +6,7 @@ from importlib.metadata import metadata
 
 import pytest
 from mama_spark.contracts.errors import OptionError
-from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES
+from mama_spark.contracts.middlewares import MIDDLEWARES, SCHEMES, Middleware
 from mama_spark.options import TransportOptions, redact_url
 
 from tests.support.tables import each
@@ -29,3 +29,13 @@ def test_an_option_of_another_middleware_is_refused_by_title(scheme: str) -> Non
     title = SCHEMES[scheme].title
     with pytest.raises(OptionError, match=f"jsDomain is for NATS, and the url is of {title}"):
         TransportOptions.parse({"url": f"{scheme}://h:1883", "jsDomain": "hub"})
+
+
+def test_a_middleware_takes_those_options_of_others_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    acme = Middleware("acme", "Acme", ("acme",), options=("connectTimeout", "tlsCa"))
+    monkeypatch.setitem(MIDDLEWARES, "acme", acme)
+    monkeypatch.setitem(SCHEMES, "acme", acme)
+    taken = TransportOptions.parse({"url": "acme://h", "connectTimeout": "2s", "tlsCa": "/ca.pem"})
+    assert (taken.connect_timeout, taken.tls_ca) == (2.0, "/ca.pem")
+    with pytest.raises(OptionError, match="jsDomain is for NATS, and the url is of Acme"):
+        TransportOptions.parse({"url": "acme://h", "jsDomain": "hub"})

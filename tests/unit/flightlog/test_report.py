@@ -322,11 +322,12 @@ def test_rows_without_payload_or_id_cannot_come_back_and_are_counted(
 ) -> None:
     names = pa.array(["a", None, "c", "d"])
     some = bad(4, flight_id=names, payload=pa.array([None, b"x", b"y", None], pa.binary()))
-    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, some))
+    again = bad(2, flight_id=pa.array(["a", "c"]), payload=pa.array([None, None], pa.binary()))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, some, again))
     later = flights(1, flight_id=pa.array(["d"]), at=T0 + 1_000_000)
     commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, later))
     assert left(tmp_path) == ["c"]
-    assert "2 failed rows are left out" in caplog.text, "d was acknowledged"
+    assert "2 failed rows are left out" in caplog.text, "a, and the one without an id; d was acknowledged"
 
 
 def test_log_without_failures_leaves_nothing(tmp_path: Path) -> None:

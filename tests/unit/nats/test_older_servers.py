@@ -9,6 +9,8 @@ import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.jetstream.streams import create
+from mama_spark.nats.read.stream_log import _show_progress
+from mama_spark.nats.subjects import PROGRESS_METADATA
 
 from tests.support.tables import each
 
@@ -41,3 +43,21 @@ def test_a_message_that_shall_expire_is_refused_where_it_would_not(
     rejected = bridge.prepare(MessageBatch.of(["t"] * 2, [b""] * 2, rows)).rejected
     assert [row for row, _ in rejected] == refused
     assert all("2.11" in str(error) for _, error in rejected)
+
+
+@each("version, asked", [((2, 12), ["DELETE", "CREATE"]), ((2, 14), ["RESET"])])
+def test_a_consumer_that_shows_progress_is_made_anew_where_the_server_resets_none(
+    version: tuple[int, int], asked: list[str]
+) -> None:
+    """A server before 2.14 does not answer a reset: each micro-batch would wait for it."""
+    there = {"name": "telemetry", "config": {"metadata": PROGRESS_METADATA}}
+    calls: list[str] = []
+
+    def request(subject: str, *_: object, **__: object) -> None:
+        calls.append(subject.split(".")[1])
+
+    api: Any = SimpleNamespace(
+        connection=lambda: connected(version), find=lambda *_: there, request=request, timeout=5.0
+    )
+    _show_progress(api, "S", "telemetry", 7, [])
+    assert calls == asked

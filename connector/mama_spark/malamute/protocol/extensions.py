@@ -9,19 +9,20 @@ commands it sends. Layout, version 1::
 | tag | field | value | in |
 |---|---|---|---|
 | 1 | features | number-4: 1 credit, 2 sequence, 4 acks, 8 confirm, 16 headers, 32 log, 64 credit for sending, \
-128 discovery, 256 blocks | OPEN; OK of OPEN: those the broker supports |
-| 2 | credit | number-4: how many more bytes the receiver may send (:class:`.SendWindow`) | OK of OPEN, PONG |
+128 discovery, 256 message blocks | OPEN; OK of OPEN: those the broker supports |
+| 2 | credit | number-4: how many more bytes the client may send (:class:`.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
-|   |   | number-8: the subscription begins after it | OK of READ without after |
+|   |   | number-8: the subscription begins after it | OK of READ without field 5 |
 | 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
 | 5 | after | number-8: replay messages with a higher number | READ |
-| 6 | acks | runs of 13 bytes: outcome (1 byte), count (number-4), first sequence (number-8); may be repeated | PONG |
+| 6 | acks | 13-byte runs: outcome (1 byte), count (number-4), first sequence (number-8); the field may be \
+repeated | PONG |
 | 7 | message id | 1 to 65,535 bytes; a durable stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field per value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
 | 10 | question | about stored streams, see :mod:`.log_query` | PING |
 | 11 | answer | to a question | PONG |
-| 12 | block | number-4: messages in this command (:mod:`.message_blocks`) | SEND |
+| 12 | message block | number-4: messages in this command (:mod:`.message_blocks`) | SEND |
 
 Numbers are unsigned and big-endian. A receiver ignores fields with an unknown tag or an invalid value, and blocks that
 are truncated, of another version or of another origin. It never reports an error. A message has at most

@@ -1,17 +1,18 @@
 """Expiry of messages with a time to live (TTL): deadlines, renewals and expired subjects. Pure.
 
-A message with the header ``Mama-Ttl: <ms>`` starts the timer of its subject. If the subject receives nothing newer in
-that time, the engine appends a *marker* to it: an empty message with ``Mama-Marker: MaxAge``, numbered and delivered
-like any other. A message without the header, or with ``Mama-Ttl: 0``, stops the timer. A *renewal* (``Mama-Renewal``
-with any value) is not stored: it restarts the timer and is answered DUPLICATE, with the sequence of the message;
-without a running timer it is REFUSED. Timers use the broker's clock; a restart of the broker restarts them.
+A message with the header ``Mama-Ttl: <ms>`` starts the timer of its subject, whose *running* message it is. If the
+subject receives nothing newer in that time, the engine appends a *marker* to it: an empty message with
+``Mama-Marker: MaxAge``, numbered and delivered like any other. A message without the header, or with ``Mama-Ttl: 0``,
+stops the timer. A *renewal* (``Mama-Renewal`` with any value) is not stored: it restarts the timer and is answered
+DUPLICATE, with the sequence of the running message; without a running timer it is REFUSED. Timers use the broker's
+clock; a restart of the broker restarts them.
 
 A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
 (0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence of the running
 message. It needs ``Mama-Ttl`` and is no renewal, else it is REFUSED; so is a ``Mama-Marker`` of a client.
 
-The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, or 1 MiB, messages
-with a TTL are REFUSED.
+The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, messages with a
+TTL are REFUSED; so is one of more than 1 MiB.
 """
 
 from __future__ import annotations

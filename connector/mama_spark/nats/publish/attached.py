@@ -50,13 +50,16 @@ class AttachedBridge(NatsBridge):
         """A bridge that is not open yet.
 
         :param js: ``nats.js.JetStreamContext``
-        :param loop: the client's loop; None = the running one
+        :param loop: the client's loop; None = that of this thread, which must be the client's
         :param client: the context's client, which nats-py's context does not show
         :raises ConfigError: there is no client, or no loop
         """
         settings = NatsSettings(dedup=dedup, ack_mode="message", **options)
         if client is None:
-            raise ConfigError("a JetStream context of nats-py does not show its client: give it as client=")
+            raise ConfigError(
+                "a JetStream context of nats-py does not show its client: give it as client=, or give the bridge of "
+                "mama_spark.nats.attach(js, loop, client)"
+            )
         try:
             loop = loop or asyncio.get_running_loop()
         except RuntimeError:

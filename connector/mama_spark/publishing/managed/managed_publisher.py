@@ -38,7 +38,8 @@ class ManagedPublisher:
     :param wait_timeout: seconds to wait for the acknowledgement of a send (MP-09)
     :param listener: gets the events of each flight (MP-10); may be replaced until :meth:`start`
     :param queue_size: maximum number of messages that wait for the publish runner
-    :param loop: the event loop of the context's client; None = the running one. Any thread may use the publisher
+    :param loop: the event loop of the context's client; None = that of this thread, which must be the
+        client's. Any thread may use the publisher
     :param client: the client of the context, which nats-py's context does not show
     :raises ConfigError: a value is out of range, or nothing can publish through ``target``
     """
