@@ -20,7 +20,7 @@ TITLES = {
     "record-nats": "**`mama record`** to JetStream, stored on disk",
     "record-durable": "**`mama record`** to `mama broker`, engine `durable`",
     "push": "**event source**, nobody subscribed",
-    "send": "**event source**, subscribed, no client connected",
+    "send": "**event source**, its subscriber not connected",
     "client": "**event source** to one `tango.DeviceProxy`",
     "client-tango": "a device server of PyTango to one `tango.DeviceProxy`",
 }

@@ -25,7 +25,7 @@ repeated | PONG |
 | 12 | message block | number-4: messages in this command (:mod:`.message_blocks`) | SEND |
 
 Numbers are unsigned and big-endian. A receiver ignores fields with an unknown tag or an invalid value, and blocks that
-are truncated, of another version or of another origin. It never reports an error. A message has at most
+are truncated, of another version or without ``MS``. It never reports an error. A message has at most
 :data:`~mama_spark.contracts.headers.MAX_HEADERS` headers: the broker disconnects a client that sends more.
 """
 

@@ -1,6 +1,6 @@
 """Expiry of messages with a time to live (TTL): deadlines, renewals and expired subjects. Pure.
 
-A message with the header ``Mama-Ttl: <ms>`` starts the timer of its subject, whose *running* message it is. If the
+A message with the header ``Mama-Ttl: <ms>`` becomes the *running* message of its subject, and starts its timer. If the
 subject receives nothing newer in that time, the engine appends a *marker* to it: an empty message with
 ``Mama-Marker: MaxAge``, numbered and delivered like any other. A message without the header, or with ``Mama-Ttl: 0``,
 stops the timer. A *renewal* (``Mama-Renewal`` with any value) is not stored: it restarts the timer and is answered

@@ -10,7 +10,7 @@ A record is a head of fixed size, followed by the frames of the event, in order.
 started 10, stopped 11, state 12, suspect 13, checked 14 |
 | 6 | u8 | cause | of a gap: lost on the way 1, no recorder ran 2, buffer full 3, refused by the log 4; else 0 |
 | 7 | u8 | frames | number of frames: 0, 3 or 4 |
-| 8 | i64 | received | time of arrival by the clock of the writer, ns since the epoch; of a push its time, or 0 |
+| 8 | i64 | received | time of arrival by the clock of the writer, ns since the epoch; of a push its ``time``, or 0 |
 | 16 | u32 | ctr | counter of the event in its third frame; 0: none |
 | 20 | u32 | first | first counter of a gap; last counter before a restart; first counter of summed-up errors |
 | 24 | u32 | last | last counter of a gap; first counter after a restart; last counter of summed-up errors |
@@ -21,7 +21,8 @@ started 10, stopped 11, state 12, suspect 13, checked 14 |
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
 Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
 event type, gaps have ``gap``, restarts ``restart`` and device states ``heartbeat``, so that readers can select these;
-the first frame of a gap is the topic of its events. Records about the writer itself have the topic ``<prefix>.<name>``.
+the first frame of a gap is the topic of its events, the others are empty. Records about the writer itself have the
+topic ``<prefix>.<name>``.
 """
 
 from __future__ import annotations
