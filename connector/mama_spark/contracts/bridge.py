@@ -4,11 +4,11 @@ A bridge moves bytes and reports what came back, in columns and synchronously. I
 it did not take, writes no flight events and does not know Spark; :mod:`mama_spark.publishing.window.window` decides
 what is sent, and when again.
 
-Calls come one at a time, in this order: ``open`` until it succeeds (after ``close``, where it raised), then ``prepare``
-/ ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close`` may come
-from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open`` and may be
-repeated. A bridge is made in the process that uses it (in Spark: a Python worker of a task or of the driver), and is
-never pickled.
+Calls come one at a time, in this order: ``open`` (after one that raised, ``close``, then ``open`` again), then
+``prepare`` / ``send`` / ``flush`` / ``poll`` in any order and all on one thread, ``close`` once. ``open`` and ``close``
+may come from other threads, before that one begins and after it has ended. ``close`` is safe after a failed ``open``
+and may be repeated. A bridge is made in the process that uses it (in Spark: a Python worker of a task or of the
+driver), and is never pickled.
 """
 
 from __future__ import annotations

@@ -372,8 +372,8 @@ class LogStatus:
 
 
 class RecordLogBridge(Protocol):
-    """A connection to a middleware with record logs. Calls come from one thread: ``open``, anything, ``close``. Inherit
-    it, as :class:`RecordLog`."""
+    """A connection to a middleware with record logs. Calls come one at a time: ``open``, anything, ``close``.
+    Inherit it, as :class:`RecordLog`."""
 
     def open(self) -> None:
         """Connect.
@@ -395,7 +395,8 @@ class RecordLogBridge(Protocol):
         """
 
     def statuses(self) -> list[LogStatus]:
-        """All logs but its own at once, by name; with bytes, limits and readers where the middleware knows these."""
+        """All logs but those that the middleware keeps for itself, by name; with bytes, limits and readers where it
+        knows these."""
         found = ((name, self.log(name).bounds()) for name in self.names(()))
         return [LogStatus(name, bounds.last, bounds.last - bounds.first + 1) for name, bounds in found]
 

@@ -19,7 +19,9 @@ from .log_discovery import LogDiscovery, LogOffset, Present, same_log
 
 
 class RecordedDiscovery(LogDiscovery):
-    """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge` for readers; recorders announce the sources.
+    """A :class:`~mama_spark.contracts.bridge.DiscoveryBridge` for readers, with image, offsets and reading; recorders
+    announce the sources. Override :meth:`announce`, :meth:`withdraw` and :meth:`publish_events` to announce, too;
+    ``log`` is the open log.
 
     :param bridge: bridge of the log, not open
     :param name: name of the log; None: the only one
