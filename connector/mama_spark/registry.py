@@ -90,7 +90,7 @@ def attach(context: object, loop: AbstractEventLoop | None = None, client: objec
 def connect(target: object) -> tuple[PublisherBridge, DiscoveryBridge | None]:
     """A bridge, and the place of discovery that the target names (None: it names none).
 
-    :param target: a URL, options, or a bridge
+    :param target: a URL, options, a bridge, or an object of a client library that :func:`attach` takes by itself
     :raises ConfigError: ``target`` is none of these
     """
     if isinstance(target, str):

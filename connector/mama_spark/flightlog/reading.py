@@ -393,7 +393,7 @@ WHERE {failed} AND (flight_id IS NULL OR flight_id NOT IN (
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
     all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged. A warning counts
-    failures whose payload or id the log does not have.
+    rows whose payload or id the table does not have.
 
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
@@ -413,8 +413,8 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
         left_out = pa.table(query.execute(_LEFT_OUT.format(failed=failed, settled=settled)))["n"][0].as_py()
     if left_out:
         logger.warning(
-            "%s: %d failed rows are left out, because the table lacks their payload or id (flightLogPayload=none?): "
-            "publish them from their source", redact(path), left_out,
+            "%s: %d failed rows are left out, because the table lacks their payload or id%s: publish them from their "
+            "source", redact(path), left_out, " (flightLogPayload=none?)" if "event" in names else "",
         )  # fmt: skip
     columns = [found.column(f.name).cast(f.type) for f in REPLAY]
     return pa.Table.from_arrays(columns, schema=REPLAY)

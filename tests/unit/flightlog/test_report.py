@@ -351,6 +351,16 @@ def test_dead_letter_with_the_same_id_is_read_once(tmp_path: Path) -> None:
     assert left(tmp_path) == ["dead-0"]
 
 
+def test_dead_letters_without_payload_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = {"flight_id": ["a", "b"], "topic": ["t", "t"], "payload": [b"x", None], "headers": [None, None]}
+    types = [pa.string(), pa.string(), pa.binary(), HEADERS_TYPE]
+    times = pa.array([T0, T0], pa.timestamp("us", "UTC"))
+    columns = [pa.array(values, kind) for values, kind in zip(rows.values(), types, strict=True)]
+    write_deltalake(tmp_path, pa.table([*columns, times], [*rows, "event_time"]))
+    assert left(tmp_path) == ["a"]
+    assert "1 failed rows are left out, because the table lacks their payload or id: publish" in caplog.text
+
+
 def test_neither_a_log_nor_dead_letters_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "other", pa.table({"a": [1]}))
     with pytest.raises(FlightLogError, match="neither a flight log nor a dead-letter table"):
