@@ -126,9 +126,9 @@ def _aims(result: Result) -> list[Aim]:
     found.append(("flights: bytes of typed rows, zstd, to JSON lines, not compressed", "≤ 0.15", typed, ""))
     what = "1,000 B: client, processor time a row of `lines` beyond `drop`"
     found.append((what, f"≤ {CLIENT_US:.2f} µs", _client(result), " µs"))
-    for which, aim in (("p50", 1.05), ("p99", 0.9)):
+    for which in ("p50", "p99"):
         latency = latency_ratio(result.get("pipes", ()), "log", which)
-        found.append((f"pipe, 1,000 messages/s: {which} to Kafka's", f"≤ {aim:g}", latency, ""))
+        found.append((f"pipe, 1,000 messages/s: {which} to Kafka's", "≤ 0.8", latency, ""))
     found.append(("pipe, 1,000 messages/s: `addBatch`", "≤ 80 ms", _add_batch(result), " ms"))
     found.append(("micro-batch of ten rows, more than an empty sink", "≤ 20 ms", _micro(result), " ms"))
     return [Aim(what, aim, value, unit, cores.get(what)) for what, aim, value, unit in found if value is not None]
