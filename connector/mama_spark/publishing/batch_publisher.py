@@ -335,8 +335,10 @@ class BatchPublisher:
             until.append(self._loop.last_send + self._config.flush_after)
         if self._limiter is not None and self._queue:
             until.append(max(self._limiter.wake_at(now), now + 0.001))
-        timeout = _RETRY_FULL_BRIDGE if self._loop.bridge_full else max(0.0, min(until) - now)
-        self._loop.receive(timeout, window.answers_until_refill() if self._queue else max(1, window.in_flight))
+        if self._loop.bridge_full:
+            soon = self._may_send() and now >= self._prepare_again_at
+            until = [now + (_RETRY_FULL_BRIDGE if soon else self._config.poll_time)]
+        self._loop.receive(max(0.0, min(until) - now), window.answers_until_refill() if self._queue else max(1, window.in_flight))
 
     def _end_outage(self, now: float) -> None:
         """Give up all messages when an outage lasts too long; then new ones, but for probes that show its end."""
