@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+import yaml
 from mama_spark.cli.commands.record import log_options, record
 from mama_spark.cli.main import main
 from mama_spark.contracts.message import MessageBatch
@@ -291,3 +292,34 @@ def test_every_panel_has_unit_and_says_what_healthy_looks_like() -> None:
     for panel in json.loads((CONF / "dashboard.json").read_text())["panels"]:
         assert "Healthy:" in panel["description"]
         assert panel["fieldConfig"]["defaults"]["custom"]["axisLabel"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("alert", "counter", "label"),
+    [
+        ("MamaMessagesFail", "mama_publisher_failed_total", ("status", "BAD_SYMBOL")),
+        ("MamaReaderCannotDecode", "mama_reader_undecodable_total", ("stream", "S")),
+    ],
+)
+@pytest.mark.parametrize("values", ["_ _ 50x20", "0 0 50x20"])  # of a series that begins with them, and one that grows
+def test_failures_that_all_come_at_once_are_told(
+    tmp_path: Path, alert: str, counter: str, label: tuple[str, str], values: str
+) -> None:
+    name, value = label
+    groups = yaml.safe_load((CONF / "alerts.yml").read_text())["groups"]
+    [rule] = [rule for group in groups for rule in group["rules"] if rule["alert"] == alert]
+    told = {
+        "exp_labels": {**rule["labels"], name: value},
+        "exp_annotations": {k: v.replace(f"{{{{ $labels.{name} }}}}", value) for k, v in rule["annotations"].items()},
+    }
+    alerts = [
+        {"eval_time": at, "alertname": alert, "exp_alerts": expected}
+        for at, expected in (("1m", []), ("3m", [told]), ("9m", []))
+    ]
+    series = [{"series": f'{counter}{{{name}="{value}"}}', "values": values}]
+    test = {"interval": "1m", "input_series": series, "alert_rule_test": alerts}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [str(CONF / "alerts.yml")], "tests": [test]}))
+    promtool = Path(shutil.which("prometheus") or "prometheus").resolve().with_name("promtool")
+    ran = subprocess.run([promtool, "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
