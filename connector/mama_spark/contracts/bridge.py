@@ -61,7 +61,7 @@ class Capabilities:
     :ivar max_payload: most bytes of payload and headers together
     :ivar max_topic: most bytes of a topic
     :ivar events: callback style of OpenMAMA
-    :ivar discovery: the middleware has a discovery bridge, by which publishers may be announced
+    :ivar discovery: the middleware has a ``discovery_bridge``, which is all that ``announce`` needs; default: false
     :ivar packs: several rows may travel in one payload; needs ``headers``
     """
 
@@ -209,8 +209,8 @@ class PublisherBridge(ABC):
     @abstractmethod
     def prepare(self, batch: MessageBatch) -> ValidationResult:
         """Check topics, headers and sizes of whole columns at once; rows that the caller has rejected may hold any
-        value. Asks the middleware only about topics that are new to the bridge (is there a stream?), and caches the
-        answer.
+        value, or null. Asks the middleware only about topics that are new to the bridge (is there a stream?), and
+        caches the answer.
 
         :raises ConfigError: no stream takes any of the topics so far
         :raises Unavailable: the middleware does not answer
@@ -219,7 +219,7 @@ class PublisherBridge(ABC):
     @abstractmethod
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full). Never
-        blocks for acknowledgements.
+        blocks for acknowledgements. Never raises: an exception ends the publisher, or fails the batch as not stored.
 
         Message i has the token ``first_token + i``. Tokens only ever rise and are never reused; those of messages that
         were not taken are given to the next ones. Each token taken is answered once, by Acks or Refusals, or never (the
@@ -265,8 +265,7 @@ class PublisherBridge(ABC):
 
     def sent_to(self) -> tuple[str, ...]:
         """Servers that may still have messages of this bridge in their buffers, the present one last, as for
-        :meth:`.BatchLedger.why_unfenced`. Empty: none is known. Any thread may ask; also after :meth:`close`, which
-        ends no message that is there."""
+        :meth:`.BatchLedger.why_unfenced`. Empty: none is known. Any thread may ask; also after :meth:`close`."""
         return ()
 
     def duplicate_window(self) -> float | None:
@@ -387,7 +386,7 @@ Position = dict[str, Any]
 
 
 class DiscoveryBridge(Protocol):
-    """Announces sources and finds them: the image of the present ones, and a log of changes.
+    """Announces sources and finds them: an image of them, and a log of changes.
 
     Calls come one at a time, ``open`` first and ``close`` last; those of an announcer come from two threads, one after
     the other. There may be several readers and announcers at a time.
@@ -408,8 +407,8 @@ class DiscoveryBridge(Protocol):
         processes may announce one source.
 
         The middleware itself turns a source that was not renewed for ``ttl / 2`` seconds SUSPECT, and OFFLINE after
-        ``ttl``. This process renews every ``ttl / 3`` while it holds the lease, and for a while after :meth:`close`, so
-        that another :meth:`announce` of the same source takes it over.
+        ``ttl``. This process renews every ``ttl / 3`` while it holds the lease. On NATS and Malamute a thread goes on
+        for 50 s after :meth:`close`: the next micro-batch announces the same source with another bridge.
         """
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
@@ -422,7 +421,8 @@ class DiscoveryBridge(Protocol):
     # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
-        """The present sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END."""
+        """The sources, one or two events each (RECORD, then SUSPECT or OFFLINE), and IMAGE_END. Those that are OFFLINE
+        stay in the image for as long as the middleware keeps their records, perhaps not at all."""
 
     def initial_offset(self, where: str | tuple[tuple[str, int], ...]) -> Position:
         """The first offset: at ``image`` (no I/O), ``earliest``, ``latest``, or pairs of log and first sequence. An

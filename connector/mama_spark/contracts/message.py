@@ -27,7 +27,8 @@ BYTES_OF_HEADERS = pa.map_(pa.binary(), pa.list_(pa.binary()))
 
 @dataclass(frozen=True, slots=True)
 class MessageBatch:
-    """``n`` messages. All columns have length ``n`` and no nulls (a column that is not used is None).
+    """``n`` messages. All columns have length ``n`` (a column that is not used is None). Nulls stand only where this
+    says so, and in rows that the caller has rejected.
 
     :ivar topics: ``dictionary<int32, string>``: most batches have few distinct topics
     :ivar payloads: binary or large_binary

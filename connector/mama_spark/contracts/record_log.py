@@ -373,7 +373,7 @@ class LogStatus:
 
 class RecordLogBridge(Protocol):
     """A connection to a middleware with record logs. Calls come one at a time: ``open``, anything, ``close``.
-    Inherit it, as :class:`RecordLog`."""
+    Inherit it, like :class:`RecordLog`; :meth:`statuses` has a body."""
 
     def open(self) -> None:
         """Connect.
