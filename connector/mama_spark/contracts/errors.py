@@ -93,7 +93,17 @@ class RowsFailed(MamaError):
 
 
 class PublishError(MamaError):
-    """Why a send failed, or why its outcome is unknown.
+    """Why a send failed, or why its outcome is unknown. A retryable message that may be stored is sent again only where
+    a second copy does no harm. The flags of this class and its subclasses:
+
+    | class | ``retryable`` | ``may_have_landed`` | ``backpressure`` |
+    |---|---|---|---|
+    | ``PublishError``, ``Rejected`` and its subclasses, ``NotPublished`` | no | no | ``NONE`` |
+    | ``Stopped`` | no | yes | ``NONE`` |
+    | ``NotReady``, ``BlockedByPredecessor`` | yes | no | ``NONE`` |
+    | ``DuplicateInFlight``, ``OutcomeUnknown``, ``AckTimeout`` | yes | yes | ``NONE`` |
+    | ``NoResponders``, ``OutOfResources`` | yes | no | ``PAUSE`` |
+    | ``RateLimited`` | yes | no | ``SHRINK_WINDOW`` |
 
     :param info: the middleware's text (or ours), for people
     :param code: the middleware's number (JetStream ``err_code``, else an HTTP-like status), 0 if it has none
