@@ -46,9 +46,10 @@ class SuiteSetup:
 
     :ivar make: a new bridge to it, not open
     :ivar stored: the stored messages, in order of sequence
-    :ivar topics: two topics (or more) that it stores; it also stores their neighbours ``<first tokens>.<anything>``
+    :ivar topics: two topics (or more) that it stores (default: ``t.1``, ``t.2``); it also stores their neighbours
+        ``<first tokens>.<anything>``
     :ivar silent: a new bridge of the same kind, not open, that is configured to acknowledge nothing
-    :ivar refused: headers that the middleware itself refuses; needed where a bridge claims to keep order
+    :ivar refused: headers that the middleware itself refuses; only for a bridge that claims to keep order
     """
 
     make: Callable[[], PublisherBridge]

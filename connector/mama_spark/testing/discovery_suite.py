@@ -6,6 +6,10 @@
             yield DiscoverySetup(make=..., ttl=..., long_ttl=..., die=...)
 
 The bridges that the factory gives are not open; the suite opens and closes them. Payloads are opaque here.
+
+Where the middleware expires no sources, inherit :class:`DiscoveryReadingSuite`. The subclass leaves out tests by
+``NAME = None``: without deduplication ``test_events_stand_in_order_and_once``; where no change is ever lost
+``test_what_was_lost_before_it_was_read_is_a_gap``.
 """
 
 from __future__ import annotations
@@ -38,8 +42,8 @@ class DiscoverySetup:
     :ivar long_ttl: the same for sources that stay: their renewals may be late by a sixth of it
     :ivar die: end the process of this (open) bridge without a word: nothing is renewed for it any more
     :ivar lose: make the middleware forget the ``n`` oldest changes
-    :ivar streams: names of the stores of the middleware; None where it has none
-    :ivar clock: moves the clock of the middleware by so many seconds; None where time really passes
+    :ivar clock: moves the clock of the middleware by so many seconds; None (default) where time really passes
+    :ivar streams: names of the stores of the middleware; None (default) where it has none
     """
 
     make: Callable[[], DiscoveryBridge]
@@ -92,8 +96,8 @@ def of(kind: Kind, source: SourceKey) -> Callable[[list[DiscoveryEvent]], bool]:
 
 
 class DiscoveryReadingSuite:
-    """Rules of the image, of offsets, and of what lies between them, one test each, for discovery that others announce;
-    its ``site`` makes bridges that announce to it."""
+    """Rules of the image, of offsets, and of what lies between them, one test each, for discovery that others announce,
+    or that expires nothing. Bridges of ``site`` announce; ``ttl``, ``long_ttl`` and ``die`` are not used."""
 
     @pytest.fixture
     def site(self) -> Any:

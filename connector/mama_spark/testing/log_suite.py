@@ -5,7 +5,15 @@
         def site(self):
             yield LogSetup(make=..., name=..., fill=..., delete=...)
 
-The bridges that the factory gives are not open; the suite opens and closes them.
+The bridges that the factory gives are not open; the suite opens and closes them. For a log that cannot do all, the
+subclass leaves out tests by ``NAME = None``:
+
+* without headers: ``test_records_come_back_as_they_were_published``, ``test_appended_records_come_back``
+* that keeps all records: ``test_deleted_records_are_left_out_and_reported_as_missing``,
+  ``test_what_was_missing_when_a_log_was_opened_is_known``, ``test_a_range_whose_end_was_deleted_ends``,
+  ``test_a_time_finds_the_first_record_at_or_after_it``
+* that is not trimmed: ``test_trim_removes_what_lies_below``, ``test_trim_of_everything_skips_no_sequence``
+* that does not deduplicate: ``test_an_id_is_stored_once``
 """
 
 from __future__ import annotations
@@ -41,10 +49,10 @@ class LogSetup:
     """One log, fresh and empty for a test.
 
     :ivar make: a new bridge to it, not open
+    :ivar name: name of the log
     :ivar fill: append by another way, for many messages
-    :ivar delete: remove single records, behind the bridge's back; for a log that keeps all records, override
-        the tests of deleted ones
-    :ivar root: first part of all topics that the log takes
+    :ivar delete: remove single records, behind the bridge's back; not called if the tests of it are left out
+    :ivar root: first part of all topics that the log takes (default: ``t``)
     """
 
     make: Callable[[], RecordLogBridge]
