@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, PublisherBridge, ValidationResult
-from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, TooLarge, Unavailable
+from mama_spark.contracts.errors import BadRow, BadTopic, ConfigError, PublishError, TooLarge, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.options import SinkOptions
 
@@ -16,6 +16,8 @@ MAX_TOPIC, MAX_PAYLOAD = 255, 1 << 20
 
 
 def publisher_bridge(o: SinkOptions) -> "FileBridge":
+    if o.stream is not None or o.create_stream:
+        raise ConfigError("a file has no streams: leave out the options stream and createStream")
     return FileBridge(path_of(o.url), acks=o.ack_mode != "none")
 
 
@@ -40,7 +42,7 @@ class FileBridge(PublisherBridge):
     """See :class:`mama_spark.contracts.bridge.PublisherBridge`."""
 
     def __init__(self, path: Path, acks: bool = True) -> None:  # opens nothing
-        self.path, self.is_open, self.answered = path, False, list[int]()
+        self.path, self.is_open, self.answered, self.fault = path, False, list[int](), ""
         self._capabilities = Capabilities(
             ack=Ack.STORED if acks else Ack.NONE, sequence=False, dedup=False, headers=False, ordered=False,
             max_payload=MAX_PAYLOAD, max_topic=MAX_TOPIC, packs=False,
@@ -72,8 +74,13 @@ class FileBridge(PublisherBridge):
         return ValidationResult(sorted(bad.items()))
 
     def send(self, batch: MessageBatch, first_token: int) -> int:
-        """Take the whole batch; message i has the token first_token + i."""
-        append(self.path, batch)
+        """Take the whole batch, or nothing of it now; message i has the token first_token + i."""
+        try:
+            append(self.path, batch)
+        except Unavailable as e:
+            self.fault = str(e)
+            return 0
+        self.fault = ""
         self.answered += range(first_token, first_token + len(batch))
         return len(batch)
 
@@ -86,6 +93,9 @@ class FileBridge(PublisherBridge):
             return PollResult()
         tokens, self.answered = np.array(self.answered, np.int64), []
         return PollResult(acks=[Acks(tokens, None, None, str(self.path), time.monotonic())])
+
+    def explain_missing_acks(self) -> str:
+        return self.fault
 
     def close(self) -> None:
         """May be called again, and without open()."""

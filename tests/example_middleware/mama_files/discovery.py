@@ -27,13 +27,18 @@ class FileDiscovery(RecordedDiscovery):
     topics = ("_sources.>",)
 
     def announce(self, source: SourceKey, record: bytes, ttl: float) -> None:
-        self._append(DiscoveryEventKind.RECORD, source, [record])
+        self._write(source, record)
 
     def withdraw(self, source: SourceKey, record: bytes) -> None:
-        self._append(DiscoveryEventKind.RECORD, source, [record])
+        self._write(source, record)
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self._append(DiscoveryEventKind.EVENT, source, events)
+
+    def _write(self, source: SourceKey, record: bytes) -> None:
+        old = self.sources(self.log, 1, self.log.bounds().last).get(source)
+        if old is None or old.payload != record:
+            self._append(DiscoveryEventKind.RECORD, source, [record])
 
     def _append(self, kind: DiscoveryEventKind, source: SourceKey, payloads: Sequence[bytes]) -> None:
         topics = pa.array([f"_sources.{kind.value}"] * len(payloads), pa.string()).dictionary_encode()

@@ -13,7 +13,7 @@ from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, 
 from mama_spark.contracts.topics import compile_filters
 from mama_spark.options import TransportOptions
 
-from .bridge import append, path_of
+from .bridge import FileBridge, append, path_of
 
 ROWS = 4096  #: of one batch
 
@@ -85,7 +85,10 @@ class FileLog(RecordLog):
         return next((n for n, (at, _, _) in enumerate(lines, 1) if at >= time), len(lines) + 1)
 
     def append(self, batch: MessageBatch) -> int:
-        append(self.path, batch)
+        bad = FileBridge(self.path).prepare(batch).rejected
+        append(self.path, batch.slice(0, bad[0][0] if bad else len(batch)))
+        if bad:
+            raise bad[0][1]
         return self.bounds().last
 
     def trim(self, before: int) -> None:
