@@ -121,7 +121,10 @@ def limits(c: Coefficients) -> list[tuple[float, str]]:
             one_file_a_day * MICRO_BATCH / c.file,
             f"a flight log without merging: after a day, a commit takes the {MICRO_BATCH} s of a micro-batch",
         ),
-        (one_file_a_day * 1e9 / c.file_memory, "a flight log without merging: after a day, a commit needs 1 GB"),
+        (
+            one_file_a_day * 1e9 / c.file_memory,
+            "a flight log without merging: after a day, a commit needs 1 GB of memory",
+        ),
         (
             one_file_a_day / 7 * MICRO_BATCH / c.merged,
             f"a merged flight log with a retention of a week: a commit takes {MICRO_BATCH} s",
