@@ -217,7 +217,8 @@ class PublishingOptions(TransportOptions):
     on_unavailable: str = option(
         "`fail`, `wait`", one_of("fail", "wait"), "fail", _DELIVERY,
         "[When nothing is acknowledged](../how-to/size-the-window.md#when-nothing-is-acknowledged) for "
-        "`retryDeadline`: fail the task, or keep the messages and wait.",
+        "`retryDeadline`, or with `exactlyOnce` a [silent server](failures.md#when-something-stands-still) may hold "
+        "rows: fail the task, or keep the messages and wait.",
     )  # fmt: skip
     order: str = option(
         "`none`, `partition`", one_of("none", "partition"), "none", _DELIVERY,
@@ -236,7 +237,7 @@ class PublishingOptions(TransportOptions):
     )  # fmt: skip
     error_tolerance: str = option(
         "`data`, `all`", one_of("data", "all"), "data", _DELIVERY,
-        "`deadletter` and `log` cover failures of the row itself; `all`: also outages and unknown outcomes, which "
+        "`deadletter` and `log` cover invalid and rejected rows; `all`: also outages and unanswered rows, which "
         "otherwise fail the write.",
     )  # fmt: skip
     dead_letter_topic: str | None = option("text", text, None, _DELIVERY, "Topic for failed rows.")

@@ -133,7 +133,8 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
     )  # fmt: skip
     min_partitions: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
-        "Least number of tasks; the default keeps 10,000 to 250,000 rows a task.", shown="`parallelism`",
+        "Least number of tasks; default: fewer below 10,000 rows a task, more above 250,000.",
+        shown="`parallelism`",
     )  # fmt: skip
     parallelism: int | None = option(
         "integer", integer(1, 10_000), None, _HOW,
