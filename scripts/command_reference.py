@@ -18,24 +18,24 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands
 HEAD = """# Commands
 
 For users of the command `mama`: what each subcommand does.
-`mama COMMAND --help` lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`;
-`NO_COLOR` switches colors off.
+`mama COMMAND --help` lists its arguments. Tables, bars and colors need a terminal and `pip install 'mama-spark[cli]'`.
 
 | command | example |
 |---|---|
 """
 ARGUMENTS = """
-In most commands:
+In several commands:
 
 | argument | meaning |
 |---|---|
 | `--json` | one object, or one for each message, event or line of text (`{"text": ...}`). `mama sources`, \
 `mama events`: [columns](discovery.md#rows) that are not null. `mama top`, with `--once`: `totals`, and its tables |
 | `--url URL`; also `URL`, not with `pub`, `sub`, `audit` | server or log ([default](configuration.md#where-nats-is)) |
-| `-o NAME=VALUE`, `--option NAME=VALUE` | an option of a format, or of the connection to the log |
+| `-o NAME=VALUE` | an option of a format, or of the connection to the log |
 | `PATH` | folder or URL of the flight log |
 | `--storage NAME=VALUE` | storage option of delta-rs, for a table |
-| `--metrics HOST:PORT` | serve Prometheus text at /metrics there (extra `prometheus`) |
+| `--metrics HOST:PORT`, of `broker`, `record`, `tango-source`, `mama-source` | serve Prometheus text at /metrics \
+there (extra `prometheus`) |
 
 | exit code | meaning |
 |---|---|

@@ -12,9 +12,8 @@ SUMMARY = (
 #: In full, for the page.
 MEANINGS = {
     FINE: "fine; or SIGTERM cleanly ended a command that runs until it is stopped",
-    NOT_ALL: "not all was done: messages of `mama pub` or `mama record` are not acknowledged, also after Ctrl-C; "
-    "`mama audit` has findings",
-    WRONG: "an error, with a line on standard error; `mama check` has a line `BAD`; `mama audit` cannot tell; a server "
-    "cannot start, or ended by itself",
+    NOT_ALL: "not all was done: messages of `mama pub` or `mama record` are not acknowledged, also after Ctrl-C",
+    WRONG: "an error, with a line on standard error; `mama check` has a line `BAD`; a server cannot start, or ended by "
+    "itself",
     INTERRUPTED: "Ctrl-C; a command that runs until Ctrl-C ended cleanly",
 }
