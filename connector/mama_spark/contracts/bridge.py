@@ -61,7 +61,6 @@ class Capabilities:
     :ivar max_payload: most bytes of payload and headers together
     :ivar max_topic: most bytes of a topic
     :ivar events: callback style of OpenMAMA
-    :ivar discovery: the middleware has a ``discovery_bridge``, which is all that ``announce`` needs; default: false
     :ivar packs: several rows may travel in one payload; needs ``headers``
     """
 
@@ -73,7 +72,6 @@ class Capabilities:
     max_payload: int
     max_topic: int
     events: EventStyle = EventStyle.PUBLISHER
-    discovery: bool = False
     packs: bool = True
 
 
@@ -219,7 +217,8 @@ class PublisherBridge(ABC):
     @abstractmethod
     def send(self, batch: MessageBatch, first_token: int) -> int:
         """Take ``batch[:n]`` for sending and return n; 0 when it can take nothing now (disconnected, full). Never
-        blocks for acknowledgements. Never raises: an exception ends the publisher, or fails the batch as not stored.
+        blocks for acknowledgements. Never raises: an exception ends the publisher, or fails these messages as perhaps
+        stored.
 
         Message i has the token ``first_token + i``. Tokens only ever rise and are never reused; those of messages that
         were not taken are given to the next ones. Each token taken is answered once, by Acks or Refusals, or never (the

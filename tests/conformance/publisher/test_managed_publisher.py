@@ -16,10 +16,13 @@ from mama_spark.contracts.errors import (
     ClientClosed,
     ConfigError,
     NotPublished,
+    OutcomeUnknown,
     QueueFull,
     Stopped,
     TooLarge,
 )
+from mama_spark.contracts.message import MessageBatch
+from mama_spark.memory.bridge import MemoryBridge
 from mama_spark.publishing.api import Flight, PublishOptions, RetryConfig
 from mama_spark.publishing.managed.managed_publisher import ManagedPublisher
 from mama_spark.testing.waiting import until
@@ -167,6 +170,26 @@ def test_publish_async_ack_handler(memory_harness: PublisherHarness) -> None:
     assert memory_harness.listener.events("p-2") == ["published", "acked"]
     assert memory_harness.listener.events("p-3") == ["completed_exceptionally"]
     assert len(memory_harness.listener.heard) == 5
+
+
+def test_what_a_bridge_took_before_it_raised_may_be_stored(
+    memory_harness: PublisherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = MemoryBridge.send
+
+    def raises(bridge: MemoryBridge, batch: MessageBatch, first_token: int) -> int:
+        send(bridge, batch.slice(0, 1), first_token)
+        raise RuntimeError("no more")
+
+    publisher = memory_harness.publisher().start()
+    monkeypatch.setattr(MemoryBridge, "send", raises)
+    failed = publisher.publish_async(memory_harness.topic, b"")
+    error = failed.exception(LONG)
+    assert isinstance(error, OutcomeUnknown)
+    assert (error.may_have_landed, error.info) == (True, "RuntimeError: no more")
+    monkeypatch.undo()
+    assert ack_of(publisher.publish_async(memory_harness.topic, b"")).result(LONG)  # it goes on
+    publisher.drain(LONG)
 
 
 @pytest.mark.spec("MP-08", "MP-35", "MP-43")

@@ -97,7 +97,6 @@ class NatsBridge(PublisherBridge):
             ordered=self.mode == "batch" and self.settings.dedup and self.settings.ordered,  # in each stream
             max_payload=self._max_payload(),
             max_topic=MAX_CONTROL_LINE - reply - 24 - (self._set.longest_prefix if self._set else 0),
-            discovery=True,
         )
 
     @property

@@ -29,7 +29,7 @@ class TangoBridge(PublisherBridge):
     @property
     def capabilities(self) -> Capabilities:
         """Capabilities of the log's bridge without packs, which event sources cannot read, and without discovery."""
-        return replace(self._log.capabilities, packs=False, discovery=False, events=EventStyle.TRANSPORT)
+        return replace(self._log.capabilities, packs=False, events=EventStyle.TRANSPORT)
 
     def open(self) -> None:
         self._log.open()

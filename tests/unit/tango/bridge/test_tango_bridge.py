@@ -296,7 +296,7 @@ def test_the_registry_puts_the_bridge_before_that_of_the_log() -> None:
     assert isinstance(bridge, TangoBridge)
     assert isinstance(bridge._log, MemoryBridge)
     can = bridge.capabilities
-    assert (can.ack, can.packs, can.discovery, can.events) == (Ack.STORED, False, False, EventStyle.TRANSPORT)
+    assert (can.ack, can.packs, can.events) == (Ack.STORED, False, EventStyle.TRANSPORT)
     assert isinstance(row_codec(o), RecordCodec)
     assert row_codec(SinkOptions()) is None
 
