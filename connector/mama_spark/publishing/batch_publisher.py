@@ -338,7 +338,8 @@ class BatchPublisher:
         if self._loop.bridge_full:
             soon = self._may_send() and now >= self._prepare_again_at
             until = [now + (_RETRY_FULL_BRIDGE if soon else self._config.poll_time)]
-        self._loop.receive(max(0.0, min(until) - now), window.answers_until_refill() if self._queue else max(1, window.in_flight))
+        want = window.answers_until_refill() if self._queue else max(1, window.in_flight)
+        self._loop.receive(max(0.0, min(until) - now), want)
 
     def _end_outage(self, now: float) -> None:
         """Give up all messages when an outage lasts too long; then new ones, but for probes that show its end."""
