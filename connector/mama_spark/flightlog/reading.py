@@ -116,6 +116,7 @@ class Summary:
     :ivar rate: rows acknowledged, or published where nothing is acknowledged, for each of these seconds; None: fewer
         than :data:`LEAST_RATED` rows
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
+    :ivar parts_not_added: files of writes that run or were interrupted, whose rows are not counted here
     """
 
     path: str
@@ -129,6 +130,7 @@ class Summary:
     active: float
     rate: float | None
     doubled_id: Row | None = None
+    parts_not_added: int = 0
 
     def count(self, *events: str, committed: bool = True) -> int:
         """Flights with one of these outcomes (all if none is named) in committed writes, or in the other attempts."""
@@ -205,6 +207,9 @@ class Summary:
                 f"in doubt {self._sum('in_doubt', committed=False):,}",
             )
         lines.insert(0, f"flight log   {self.path} (version {self.version})")
+        if self.parts_not_added:
+            parts = f"{self.parts_not_added:,} parts of writes that run or were interrupted"
+            lines.append(f"not added    {parts}: a query adds them when it starts again, and mama flights sweep")
         if self.found:
             lines.append(f"found        {self.found:,} were stored already, by an attempt before, and not sent again")
         if self.doubled_id is not None:
@@ -365,10 +370,16 @@ REPLAY = pa.schema(
     ]
 )
 
+#: Flights that failed; but for those of a micro-batch that a later attempt committed, with other outcomes of its rows,
+#: and with other ids if its partitions are others.
+_MICRO_BATCH = "query_id || ' ' || CAST(batch_id AS string)"
+_FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_MICRO_BATCH} IS NULL OR
+    {_MICRO_BATCH} NOT IN (SELECT {_MICRO_BATCH} FROM log WHERE committed AND {_MICRO_BATCH} IS NOT NULL)))"""
+
 _FROM_LOG = f"""
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
-    FROM log WHERE kind = 'flight' AND {IS_FAILED} AND payload IS NOT NULL
+    FROM log WHERE {_FAILED_FLIGHT} AND payload IS NOT NULL
 ) AS failed
 WHERE nth = 1 AND flight_id IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
@@ -392,8 +403,9 @@ WHERE {failed} AND (flight_id IS NULL OR flight_id NOT IN (
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
-    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged. A warning counts
-    rows whose payload or id the table does not have.
+    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged, and those of an
+    attempt at a micro-batch that another one committed. A warning counts rows whose payload or id the table does not
+    have.
 
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind
@@ -407,7 +419,7 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")
         sql, failed, settled = _FROM_DEAD_LETTERS, "true", "false"
         if "event" in names:
-            sql, failed, settled = _FROM_LOG, f"(kind = 'flight' AND {IS_FAILED})", "event = 'acked'"
+            sql, failed, settled = _FROM_LOG, _FAILED_FLIGHT, "event = 'acked'"
         query = QueryBuilder().register("log", table)
         found = pa.table(query.execute(sql))
         left_out = pa.table(query.execute(_LEFT_OUT.format(failed=failed, settled=settled)))["n"][0].as_py()

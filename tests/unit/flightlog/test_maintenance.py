@@ -271,6 +271,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 files would be merged" in capsys.readouterr().out
     assert main(["flights", "maintain", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files"] == [3, 1]
+    assert main(["flights", str(tmp_path)]) == 0
+    assert "not added" not in capsys.readouterr().out
+    stage(tmp_path, WriteId("killed", "run", 0, "nats"), flights(1, "orphan"))
+    assert main(["flights", str(tmp_path)]) == 0
+    assert "not added    1 parts of writes that run or were interrupted" in capsys.readouterr().out
+    assert main(["flights", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["parts_not_added"] == 1
     assert main(["flights", str(tmp_path), "--keep", "1d"]) == 2
     assert "--keep is for mama flights maintain" in capsys.readouterr().err
 

@@ -193,7 +193,7 @@ def test_json_is_one_line_with_all_fields(tmp_path: Path) -> None:
     assert read["path"] == str(tmp_path)
     assert {*read} == {
         *("path", "version", "events", "latency", "slowest_topics", "failures", "first", "last", "active", "rate"),
-        *("duplicates", "found", "in_doubt", "doubled_id", "doubled_ids"),
+        *("duplicates", "found", "in_doubt", "doubled_id", "doubled_ids", "parts_not_added"),
         *("rows", "acked", "published", "failed", "timed_out", "not_committed"),
     }
 
@@ -308,6 +308,20 @@ def test_attempts_that_were_not_committed_count_both_ways(tmp_path: Path) -> Non
     stage(tmp_path, BATCH, bad(2), flights(1, "bad", at=T0 + 1_000_000))
     abort(str(tmp_path), {}, BATCH)
     assert left(tmp_path) == ["bad-1"]
+
+
+def test_an_attempt_at_a_micro_batch_that_another_one_committed_leaves_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = bad(1, "without", payload=pa.array([None], pa.binary()))
+    stage(tmp_path, STREAM, bad(2, "before"), without)
+    abort(str(tmp_path), {}, STREAM)
+    assert left(tmp_path) == ["before-0", "before-1"]
+    assert "1 failed rows are left out" in caplog.text
+    caplog.clear()
+    commit(str(tmp_path), {}, STREAM, stage(tmp_path, STREAM, flights(2, "after"), bad(1, "still")), app=("query-1", 0))
+    assert left(tmp_path) == ["still-0"]
+    assert not caplog.text
 
 
 def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
