@@ -348,4 +348,3 @@ def jetstream_of(connection: SocketConnection, settings: NatsSettings) -> JetStr
 
 def _join(names: list[str]) -> str:
     return ", ".join(names) or "none"
-    return ", ".join(names) or "none"
