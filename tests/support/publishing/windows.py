@@ -13,7 +13,8 @@ from mama_spark.publishing.window.window import Window
 def launched(policy: WindowConfig, n: int, *, non_retriable: np.ndarray | None = None) -> tuple[Window, FlightBatch]:
     """A window with ``n`` flights, of which as many are under way as it takes."""
     window = Window(policy)
-    flights = window.open(n, non_retriable=non_retriable)
+    flights = window.open(n)
+    flights.non_retriable = non_retriable
     window.launch(flights, slice(0, window.capacity(flights, 0, 0.0)), 0.0)
     return window, flights
 

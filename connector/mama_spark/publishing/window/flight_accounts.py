@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mama_spark.contracts.errors import PublishError
-from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.message import Int64s, MessageBatch
 
 from .flight import FlightState, Transition, advance
 from .flight_batch import FlightBatch, FlightCounters, Rows, StoredFlights, length_of
@@ -34,23 +34,10 @@ class FlightAccounts:
         self.last_expiry: PublishError | None = None
         self._settled: list[tuple[FlightBatch, Rows]] = []
 
-    def open(
-        self,
-        n: int,
-        messages: MessageBatch | None = None,
-        context: Any = None,
-        *,
-        sizes: Int64s | None = None,
-        non_retriable: Bools | None = None,
-    ) -> FlightBatch:
-        """New flights, queued; each ends in exactly one terminal event.
-
-        :param sizes: payload bytes of each; None = those of ``messages``
-        """
+    def open(self, n: int, messages: MessageBatch | None = None, context: Any = None) -> FlightBatch:
+        """New flights, queued; each ends in exactly one terminal event."""
         self.counters.opened += n
-        if sizes is None and messages is not None:
-            sizes = messages.sizes()
-        return FlightBatch(n, messages, context, sizes=sizes, non_retriable=non_retriable)
+        return FlightBatch(n, messages, context)
 
     def reject(
         self, flights: FlightBatch, rows: Int64s, errors: Sequence[PublishError] | PublishError, now: float

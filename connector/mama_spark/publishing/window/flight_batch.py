@@ -45,15 +45,7 @@ class FlightBatch:
         "sequence", "duplicate", "stream", "doubt", "errors", "absent", "copied", "non_retriable", "ends",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        n: int,
-        messages: MessageBatch | None = None,
-        context: Any = None,
-        *,
-        sizes: Int64s | None = None,
-        non_retriable: Bools | None = None,
-    ) -> None:
+    def __init__(self, n: int, messages: MessageBatch | None = None, context: Any = None) -> None:
         self.n = self.open = n
         self.messages, self.context = messages, context
         self.first_token = math.inf
@@ -70,10 +62,10 @@ class FlightBatch:
         self.errors: dict[int, PublishError] = {}
         self.absent: Seconds | None = None
         self.copied: npt.NDArray[np.int32] | None = None
-        self.non_retriable = non_retriable
+        self.non_retriable: Bools | None = None
         self.ends: Int64s = np.zeros(n + 1, np.int64)
-        if sizes is not None:
-            np.cumsum(sizes, out=self.ends[1:])
+        if messages is not None:
+            np.cumsum(messages.sizes(), out=self.ends[1:])
 
     def not_stored_at(self, rows: Int64s, now: float) -> None:
         """Note that the middleware had no copy of these at ``now``."""

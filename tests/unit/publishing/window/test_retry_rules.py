@@ -15,6 +15,7 @@ from mama_spark.contracts.errors import (
     PublishError,
     Rejected,
 )
+from mama_spark.contracts.message import MessageBatch
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.rate_limiter import RateLimiter
@@ -110,7 +111,7 @@ def test_what_may_be_stored_is_not_sent_again_where_it_shall_be_reported(error: 
 
 def test_the_bytes_of_what_is_settled_may_be_in_flight_again() -> None:
     window = Window(WindowConfig(8, 7, max_bytes=100))
-    flights = window.open(8, sizes=np.full(8, 40))
+    flights = window.open(8, MessageBatch.of(["t"] * 8, [bytes(40)] * 8))
     assert window.capacity(flights, 0, 0.0) == 2
     window.launch(flights, slice(0, 2), 0.0)
     assert window.capacity(flights, 2, 0.0) == 0

@@ -15,7 +15,7 @@ from mama_spark.contracts.errors import (
     RateLimited,
     Rejected,
 )
-from mama_spark.contracts.message import Int64s
+from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import TABLE, FlightState, IllegalFlightStep, Transition, advance
 from mama_spark.publishing.window.flight_batch import FlightBatch, Rows
@@ -126,9 +126,10 @@ class Driver:
 
     def run(self, batches: int, n: int) -> None:
         todo: deque[tuple[FlightBatch, int]] = deque()
+        messages = MessageBatch.of(["t"] * n, [bytes(self.size)] * n)
         for i in range(batches):
-            non_retriable = self.rng.random(n) < 0.1 if i % 2 else None
-            flights = self.window.open(n, sizes=np.full(n, self.size, np.int64), non_retriable=non_retriable)
+            flights = self.window.open(n, messages)
+            flights.non_retriable = self.rng.random(n) < 0.1 if i % 2 else None
             self.batches.append(flights)
             todo.append((flights, 0))
         turns = 0
@@ -258,7 +259,7 @@ def test_an_ack_of_an_earlier_send_settles_and_a_refusal_of_it_does_not() -> Non
 
 def test_what_will_never_be_acknowledged_ends_as_published() -> None:
     window = Window(WindowConfig(10, 5))
-    flights = window.open(3, sizes=np.ones(3, np.int64))
+    flights = window.open(3, MessageBatch.of(["t"] * 3, [b"x"] * 3))
     window.launch(flights, slice(0, 3), 0.0)
     window.acked(Acks(np.array([0, 2]), None, None, None, 1.0, level=Ack.NONE))
     window.acked(Acks(np.array([1, 2]), None, None, None, 1.0))
