@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import nats.errors
@@ -21,7 +20,7 @@ from mama_spark.contracts.errors import (
 
 _E, _J = nats.errors, nats.js.errors
 
-#: Exception of nats-py -> our error when requesting or publishing. Base classes are looked up, too.
+#: Exception of nats-py -> our error when requesting or publishing; others have that of their nearest base class.
 CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.Error: Unavailable,
     _E.AuthorizationError: ConfigError,
@@ -29,29 +28,16 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _E.BadSubjectError: Rejected,
     _E.BadSubscriptionError: ConfigError,
     _E.BadTimeoutError: ConfigError,
-    _E.ConnectionClosedError: Unavailable,
-    _E.ConnectionDrainingError: Unavailable,
-    _E.ConnectionReconnectingError: Unavailable,
-    _E.DrainTimeoutError: Unavailable,
-    _E.FlushTimeoutError: Unavailable,
     _E.InvalidCallbackTypeError: ConfigError,
     _E.InvalidUserCredentialsError: ConfigError,
-    _E.JsonParseError: Unavailable,
     _E.MaxPayloadError: TooLarge,
     _E.MsgAlreadyAckdError: Rejected,
     _E.NoRespondersError: NoResponders,
-    _E.NoServersError: Unavailable,
     _E.NotJSMessageError: Rejected,
-    _E.OutboundBufferLimitError: Unavailable,
-    _E.ProtocolError: Unavailable,
     _E.SecureConnFailedError: ConfigError,
     _E.SecureConnRequiredError: ConfigError,
     _E.SecureConnWantedError: ConfigError,
     _E.SlowConsumerError: OutcomeUnknown,
-    _E.StaleConnectionError: Unavailable,
-    _E.TimeoutError: Unavailable,
-    _E.UnexpectedEOF: Unavailable,
-    _J.Error: Unavailable,
     _J.APIError: Rejected,
     _J.BadRequestError: ConfigError,
     _J.NotFoundError: ConfigError,
@@ -59,7 +45,6 @@ CLIENT: Mapping[type[BaseException], type[MamaError]] = {
     _J.ServiceUnavailableError: Unavailable,
     _J.NoStreamResponseError: NoResponders,
     OSError: Unavailable,
-    asyncio.TimeoutError: Unavailable,
     ValueError: ConfigError,
 }
 
