@@ -43,10 +43,10 @@ from .offsets import (
     StreamPosition,
     advance,
     backlog_of,
-    ending_offsets,
     from_json,
     ranges,
     reconcile,
+    requested_offsets,
     to_json,
     within_snapshots,
 )
@@ -109,7 +109,7 @@ class MamaSubReader(LogReader, DataSourceReader):
             if o.current:
                 return [LogPartition(ReadRange(name, b.identity, 0, b.last, b.last)) for name, b in bounds.items()]
             logs = {} if o.ending_time is None else {name: bridge.log(name) for name in bounds}
-            end = ending_offsets(bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
+            end = requested_offsets("endingOffsets", bounds, o.ending_offsets, sequences_at(logs, o.ending_time))
             start, losses = reconcile(start, bounds, _resumed(bridge, start, bounds))
             self.handle_losses(losses)
             return self.plan(bridge, ranges(start, end))

@@ -26,7 +26,7 @@ from mama_spark.registry import log_bridge, logs_to_read
 
 from ..gc_freeze import exempt_modules
 from ..plain_errors import plain_errors
-from .offsets import Loss, Offsets, ReadRange, data_lost, starting_offsets
+from .offsets import Loss, Offsets, ReadRange, data_lost, requested_offsets
 from .schema import MessageColumns
 from .task_ranges import split_ranges, task_count
 
@@ -212,7 +212,8 @@ class LogReader:
             for text in () if self.takes_newest(one) else one.warnings(o.topics if o.stream is not None else ()):
                 logger.warning("mamasub: %s", text)
         bounds = {name: one.bounds() for name, one in found.items()}
-        return starting_offsets(bounds, o.starting_offsets, sequences_at(found, o.starting_time)), bounds
+        at = sequences_at(found, o.starting_time)
+        return requested_offsets("startingOffsets", bounds, o.starting_offsets, at), bounds
 
 
 class ReadObserver(Protocol):

@@ -141,38 +141,19 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
 # --- first and last offsets ------------------------------------------------------------------------------------
 
 
-def starting_offsets(
-    bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
+def requested_offsets(
+    option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
-    """Start of a new query.
+    """Start of a new query, or end of a batch read: the first sequences to read, or not to read.
 
-    :param at: first sequence to read of each stream, from a time; overrides ``wanted``
+    :param option: its name, for errors
+    :param at: sequence of each stream, from a time; overrides ``wanted``
     :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
     """
-    if at is not None:
-        return _by_time(bounds, at)
-    found = _resolve("startingOffsets", bounds, wanted, EARLIEST)
-    return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
-
-
-def ending_offsets(
-    bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
-) -> Offsets:
-    """End of a batch read: the first sequences not to read; otherwise as :func:`starting_offsets`."""
-    if at is not None:
-        return _by_time(bounds, at)
-    found = _resolve("endingOffsets", bounds, wanted, LATEST)
-    return {stream: StreamPosition(found[stream], b.identity) for stream, b in bounds.items()}
-
-
-def _by_time(bounds: Mapping[str, Bounds], at: Mapping[str, int]) -> Offsets:
-    """``at``, limited to the end of ``bounds``: records may have come since."""
-    return {stream: StreamPosition(max(1, min(at[stream], b.last + 1)), b.identity) for stream, b in bounds.items()}
-
-
-def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets, default: int) -> dict[str, int]:
+    if at is not None:  # limited to the end of the bounds: records may have come since
+        return {stream: StreamPosition(max(1, min(at[stream], b.last + 1)), b.identity) for stream, b in bounds.items()}
     words: dict[str | int, int] = {"earliest": EARLIEST, "latest": LATEST}
-    asked = dict(wanted) if isinstance(wanted, tuple) else dict.fromkeys(bounds, words.get(wanted, default))
+    asked = dict(wanted) if isinstance(wanted, tuple) else dict.fromkeys(bounds, words[wanted])
     if asked.keys() != bounds.keys():
         raise ConfigError(
             f"option {option} must name the streams that are read ({', '.join(sorted(bounds))}), "
@@ -185,7 +166,7 @@ def _resolve(option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets
             raise ConfigError(
                 f"option {option}: stream {stream!r} has no sequence {sequence} yet, its last is {b.last}"
             )
-        found[stream] = max(1, sequence)
+        found[stream] = StreamPosition(max(1, sequence), b.identity)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -16,12 +17,11 @@ from mama_spark.spark.subscribe.offsets import (
     StreamPosition,
     advance,
     data_lost,
-    ending_offsets,
     from_json,
     ranges,
     reconcile,
+    requested_offsets,
     share_evenly,
-    starting_offsets,
     to_json,
 )
 from mama_spark.spark.subscribe.schema import SCHEMA
@@ -34,6 +34,8 @@ from tests.support.tables import each
 # --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
 
 ORDERS = {"ORDERS": Bounds(5, 20, "a")}
+starting_offsets = partial(requested_offsets, "startingOffsets")
+ending_offsets = partial(requested_offsets, "endingOffsets")
 
 
 def at(offsets: Offsets) -> dict[str, int]:

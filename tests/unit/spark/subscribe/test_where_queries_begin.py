@@ -12,7 +12,7 @@ from mama_spark.contracts.record_log import Bounds
 from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
 from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.subscribe.data_source import MamaSubReader, MamaSubStreamReader
-from mama_spark.spark.subscribe.offsets import ending_offsets, starting_offsets
+from mama_spark.spark.subscribe.offsets import requested_offsets
 from mama_spark.spark.subscribe.schema import SCHEMA
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -98,8 +98,8 @@ def test_a_checkpoint_wins_over_the_time_of_a_restart(log: FilledLog, there: int
 def test_a_time_to_come_is_no_position_behind_the_end() -> None:
     """Records that come between two questions must not look as if they had been lost."""
     bounds = {"S": Bounds(1, 10, "i")}
-    assert starting_offsets(bounds, "earliest", {"S": 14})["S"].next == 11
-    assert ending_offsets(bounds, "latest", {"S": 14})["S"].next == 11
+    assert requested_offsets("startingOffsets", bounds, "earliest", {"S": 14})["S"].next == 11
+    assert requested_offsets("endingOffsets", bounds, "latest", {"S": 14})["S"].next == 11
 
 
 @each(
