@@ -123,7 +123,7 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
     n = sum(map(len, chunks))
     lengths = [len(c) for c in chunks]
     columns: dict[str, pa.Array] = {
-        "flight_id": _strings([c.flight_id for c in chunks], lengths),
+        "flight_id": _arrays([c.flight_id for c in chunks], lengths, pa.string()),
         "topic": _repeated([c.topic for c in chunks], lengths),
         "stream": _repeated([c.stream for c in chunks], lengths),
         "ack_level": _low_cardinality([c.ack_level for c in chunks], lengths),
@@ -137,9 +137,9 @@ def flights_batch(chunks: Sequence[FlightColumns], constants: Mapping[str, Any],
         "size": _integers([c.size for c in chunks], lengths, pa.int32()),
         "sends": _integers([c.sends for c in chunks], lengths, pa.int32()),
         "rows": _integers([c.rows for c in chunks], lengths, pa.int32()),
-        "duplicate": _booleans([c.duplicate for c in chunks], lengths),
-        "may_have_landed": _booleans([c.may_have_landed for c in chunks], lengths),
-        "dead_lettered": _booleans([c.dead_lettered for c in chunks], lengths),
+        "duplicate": _arrays([c.duplicate for c in chunks], lengths, pa.bool_()),
+        "may_have_landed": _arrays([c.may_have_landed for c in chunks], lengths, pa.bool_()),
+        "dead_lettered": _arrays([c.dead_lettered for c in chunks], lengths, pa.bool_()),
         "payload": _arrays([c.payload for c in chunks], lengths, pa.binary()),
         "headers": _arrays([c.headers for c in chunks], lengths, HEADERS_TYPE),
         **_reasons(chunks, n),
@@ -231,13 +231,6 @@ def _as_string(array: pa.Array) -> pa.Array:
     return array if array.type == pa.string() else array.cast(pa.string())
 
 
-def _strings(values: list[Any], lengths: list[int]) -> pa.Array:
-    arrays = []
-    for value, n in zip(values, lengths, strict=True):
-        arrays.append(constant(value, n, pa.string()) if value is None or isinstance(value, str) else _as_string(value))
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
 def _repeated(values: list[Any], lengths: list[int]) -> pa.Array:
     arrays = [
         constant(value, n, REPEATED) if value is None or isinstance(value, str) else repeated(value)
@@ -248,7 +241,7 @@ def _repeated(values: list[Any], lengths: list[int]) -> pa.Array:
 
 def _low_cardinality(values: list[str | pa.Array | None], lengths: list[int]) -> pa.Array:
     if any(isinstance(v, pa.Array) for v in values):
-        return _strings(values, lengths).dictionary_encode().cast(LOW_CARDINALITY)
+        return _arrays(values, lengths, pa.string()).dictionary_encode().cast(LOW_CARDINALITY)
     known = sorted({v for v in values if v is not None})
     if len(known) <= 1 and (not known or None not in values):
         return constant(known[0] if known else None, sum(lengths), LOW_CARDINALITY)
@@ -272,24 +265,20 @@ def _integers(values: list[Any], lengths: list[int], kind: pa.DataType) -> pa.Ar
     return pa.array(joined, mask=null if null.any() else None).cast(kind)
 
 
-def _booleans(values: list[Any], lengths: list[int]) -> pa.Array:
-    if all(v is None or isinstance(v, bool) for v in values) and len(set(values)) == 1:
-        return constant(values[0], sum(lengths), pa.bool_())
-    arrays = [
-        v if isinstance(v, pa.Array) else pa.array(v) if isinstance(v, np.ndarray) else constant(v, n, pa.bool_())
-        for v, n in zip(values, lengths, strict=True)
-    ]
-    return pa.concat_arrays(arrays)
-
-
-def _arrays(values: list[pa.Array | None], lengths: list[int], kind: pa.DataType) -> pa.Array:
-    if all(v is None for v in values):
-        return pa.nulls(sum(lengths), kind)
-    arrays = [
-        pa.nulls(n, kind) if v is None else v if v.type == kind else v.cast(kind)
-        for v, n in zip(values, lengths, strict=True)
-    ]
+def _arrays(values: list[Any], lengths: list[int], kind: pa.DataType) -> pa.Array:
+    """Of each chunk an array, or one value for all of its rows."""
+    if not any(isinstance(v, (pa.Array, np.ndarray)) for v in values) and len(set(values)) == 1:
+        return constant(values[0], sum(lengths), kind)
+    arrays = [_array(v, n, kind) for v, n in zip(values, lengths, strict=True)]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _array(value: Any, n: int, kind: pa.DataType) -> pa.Array:
+    if isinstance(value, np.ndarray):
+        return pa.array(value, kind)
+    if not isinstance(value, pa.Array):
+        return constant(value, n, kind)
+    return value if value.type == kind else value.cast(kind)
 
 
 def _extra(chunks: Sequence[FlightColumns], lengths: list[int], wanted: pa.Field) -> pa.Array:
