@@ -171,16 +171,10 @@ class LoggedEvent(NamedTuple):
 def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     """One record batch of all events; parameters as :func:`flights_batch`."""
     n, columns = len(events), dict(zip(LoggedEvent._fields, zip(*events, strict=True), strict=True))
-    arrays = []
-    for f in schema:
-        if f.name == "event_time":
-            arrays.append(pa.array(columns[f.name], pa.int64()).cast(TIMESTAMP))
-        elif f.name in columns:
-            encoded = pa.types.is_dictionary(f.type)
-            column = pa.array(columns[f.name], pa.string() if encoded else f.type)
-            arrays.append(column.dictionary_encode().cast(f.type) if encoded else column)
-        else:
-            arrays.append(constant(constants.get(f.name), n, f.type))
+    arrays = [
+        pa.array(columns[f.name], f.type) if f.name in columns else constant(constants.get(f.name), n, f.type)
+        for f in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
