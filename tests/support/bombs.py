@@ -67,9 +67,8 @@ def read(form: str, rows: int, payload: bytes, schema: StructType | None = None,
 
 def delivered(block: bytes, messages: int) -> dict[str, Any]:
     """Messages with this header block."""
-    buffer = DeliveryBuffer()
-    for n in range(1, messages + 1):
-        buffer.add(b"t", b"%d.%d.1.0" % (n, n), b"x", block)
+    tails = [b"%d.%d.1.0" % (n, n) for n in range(1, messages + 1)]
+    buffer = DeliveryBuffer([b"t"] * messages, tails, [b"x"] * messages, [block] * messages)
     return unpacked(columns(buffer).records)
 
 

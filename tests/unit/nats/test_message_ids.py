@@ -27,9 +27,8 @@ def block(*ids: bytes) -> bytes:
 )
 @each("records", [False, True])
 def test_ids_of_one_batch_are_found(blocks: list[bytes | None], up_to: int, rows: list[int], records: bool) -> None:
-    buffer, n = DeliveryBuffer(), max(1, len(blocks))
-    for i in range(n):
-        buffer.add(b"t", b"", b"%d" % i, blocks[i] if blocks else None)
+    n = max(1, len(blocks))
+    buffer = DeliveryBuffer([b"t"] * n, [b""] * n, [b"%d" % i for i in range(n)], blocks)
     found = find_ids(
         buffer, DeliveryNumbers(np.arange(10, 10 + n), np.zeros(n, np.int64), 1, 0), b"q-7-0-", up_to, records=records
     )

@@ -76,15 +76,6 @@ class DeliveryBuffer:
     def __len__(self) -> int:
         return len(self.tails)
 
-    def add(self, subject: bytes, tail: bytes, payload: bytes, block: bytes | None) -> None:
-        if block is not None or self.blocks:
-            self.blocks += [None] * (len(self.tails) - len(self.blocks))
-            self.blocks.append(block)
-        self.subjects.append(subject)
-        self.tails.append(tail)
-        self.payloads.append(payload)
-        self.size += len(payload) + len(block or b"")
-
 
 class DeliveryParser:
     """Parses the deliveries of subscription ``sid`` in the bytes of a connection."""
