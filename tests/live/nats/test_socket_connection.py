@@ -15,7 +15,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
@@ -274,7 +273,7 @@ def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_
     frame = b"PUB a 1\r\nx\r\n"
     with opened(nats_server.url) as connection:
         lost = connection.loss()
-        connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+        connection.write(PublishFrames([frame], len(frame)))
         connection.ping(TIMEOUT)
         nats_server.pause()
         try:
@@ -282,7 +281,7 @@ def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_
                 connection.publish("asked", bytes(1_000_000))
             connection.driver.abort_unsent("over")
             assert not lost()
-            connection.write(PublishFrames([frame], len(frame), np.array([0, len(frame)])))
+            connection.write(PublishFrames([frame], len(frame)))
             connection.driver.abort_unsent("over")
             assert lost()
         finally:

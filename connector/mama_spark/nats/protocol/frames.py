@@ -1,7 +1,7 @@
 """Encodes a batch of messages as PUB and HPUB frames (headers: NATS ADR-4). Pure.
 
 One element-wise join of Arrow makes the frames of a whole batch: the values buffer of its result is written to the
-socket, and its offsets are the beginnings of the messages. Large messages are few, so a loop makes the head of each,
+socket. Large messages are few, so a loop makes the head of each,
 which costs less than calls for columns, and their payloads stay where they are.
 """
 
@@ -39,22 +39,13 @@ class ReplySubject:
     suffix: bytes = b""
     numbered: bool = True
 
-    @property
-    def width(self) -> int:
-        return len(self.prefix) + len(self.suffix) + (TOKEN_WIDTH if self.numbered else 0)
-
 
 @dataclass(frozen=True, slots=True)
 class PublishFrames:
-    """Bytes of whole frames, in order: bytes-like ``pieces`` to write one after the other, ``size`` bytes in all.
-    ``starts``: where each message begins, and the end: length n + 1."""
+    """Bytes of whole frames, in order: bytes-like ``pieces`` to write one after the other, ``size`` bytes in all."""
 
     pieces: list[bytes | memoryview]
     size: int
-    starts: Int64s
-
-    def __bytes__(self) -> bytes:
-        return b"".join(self.pieces)
 
 
 def message_frame(subject: str, payload: bytes, reply: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
@@ -97,9 +88,8 @@ class Framer:
         joined = pc.binary_join_element_wise(*head, payloads, _CRLF, _EMPTY)
         if order is not None:
             joined = joined.take(pa.array(order))
-        starts = np.frombuffer(joined.buffers()[1], np.int32)[: n + 1].astype(np.int64)
-        data = memoryview(joined.buffers()[2] or b"")[: int(starts[-1])]
-        return PublishFrames([data], len(data), starts)
+        size = int(np.frombuffer(joined.buffers()[1], np.int32)[n])
+        return PublishFrames([memoryview(joined.buffers()[2] or b"")[:size]], size)
 
     def _large(self, batch: MessageBatch, first_token: int, order: Iterable[int]) -> PublishFrames:
         """Frames with views of the payloads, one by one."""
@@ -109,7 +99,7 @@ class Framer:
         numbered = self.reply is not None and self.reply.numbered
         bounds, payload_bytes = payload_bounds(batch.payloads).tolist(), memoryview(batch.payloads.buffers()[2] or b"")
         pieces: list[bytes | memoryview] = []
-        starts, end = [0], b""  # of the message before, which is written together with the head of the next one
+        size, end = 0, b""  # of the message before, which is written together with the head of the next one
         for row in order:
             a, b = bounds[row], bounds[row + 1]
             head = prefixes[row]
@@ -121,10 +111,10 @@ class Framer:
                 width = len(blocks[row])
                 head += b"%b %d %d\r\n%b" % (suffix, width, width + b - a, blocks[row])
             pieces += (end + head, payload_bytes[a:b])
-            starts.append(starts[-1] + len(head) + b - a + len(_CRLF))
+            size += len(head) + b - a + len(_CRLF)
             end = _CRLF
         pieces.append(_CRLF)
-        return PublishFrames(pieces, starts[-1], np.array(starts, np.int64))
+        return PublishFrames(pieces, size)
 
     def _prefix(self, topics: pa.DictionaryArray, with_headers: bool) -> pa.Array:
         names = topics.dictionary

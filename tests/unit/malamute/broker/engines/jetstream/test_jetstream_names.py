@@ -90,7 +90,7 @@ def test_any_message_round_trips(
     post = PendingPublish(2, None, 1, sender, subject, content, message_id, tuple(headers))
     batch = batch_of([post], "e", "p")
     assert check(batch, 1 << 20) == ({}, None), "nothing that the server would refuse, or obey"
-    data = bytes(Framer(None).frames(batch))
+    data = b"".join(Framer(None).frames(batch).pieces)
     line, _, rest = data.partition(b"\r\n")
     frame = read_frame(b"HMSG p 1 %s\r\n%s" % (b" ".join(line.split(b" ")[-2:]), rest))
     assert frame is not None
