@@ -89,17 +89,13 @@ class SendGuard(StoredCheck, Protocol):
     @property
     def expired(self) -> bool:
         """Whether another publisher may take over at any moment."""
-        ...
 
     @property
     def unfenced(self) -> bool:
         """Whether copies from another publisher may still be stored, so that each message may be stored twice."""
-        ...
 
     def may_send(self) -> bool:
         """Whether to send now; asked again soon. Unavailable: another publisher has taken over for good."""
-        ...
 
     def all_answered(self) -> None:
         """Note that the publisher has ended, and that none of its messages can be stored later."""
-        ...

@@ -49,11 +49,9 @@ class StoredCheck(Protocol):
     @property
     def patience(self) -> float:
         """Seconds that flights wait while copies may still be stored; then they are looked for, sent, and marked."""
-        ...
 
     def stored(self, batches: Sequence[MessageBatch], since: float) -> list[list[StoredFlights]]:
         """The stored rows of each batch, none older than ``since`` (monotonic seconds). Unavailable: no answer."""
-        ...
 
 
 class SendLoop:
