@@ -147,12 +147,13 @@ class _Committer:
 
     # --- in a task -------------------------------------------------------------------------------------------
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> PartitionReport:
+    @plain_errors
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self.job.options.gc_freeze:
             exempt_modules()
         from .partition_writer import publish_partition
 
-        return publish_partition(self.job, task_info(self.job.streaming), batches)
+        return publish_partition(self.job, task_info(self.job.streaming), iterator)
 
     # --- on the driver ---------------------------------------------------------------------------------------
 
@@ -279,10 +280,6 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
             )
 
     @plain_errors
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(iterator)
-
-    @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         try:
             total = self._commit(messages, self._app())
@@ -320,10 +317,6 @@ class MamaPubWriter(_Committer, DataSourceArrowWriter):
 
 class MamaPubStreamWriter(_Committer, DataSourceStreamArrowWriter):
     """Streaming writes. Spark makes it anew for planning and for the commit of every micro-batch."""
-
-    @plain_errors
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._write(iterator)
 
     @plain_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
