@@ -23,11 +23,6 @@ class Level(Enum):
     OUTCOMES = "outcomes"  #: terminal events
     ERRORS = "errors"  #: terminal events other than ``acked``, and those with a reason
 
-    @property
-    def has_all_published(self) -> bool:
-        """Whether ``published`` is a row of every flight; else only where nothing is acknowledged, if at all."""
-        return self is Level.ALL
-
     def rows_of(self, columns: FlightColumns) -> FlightColumns:
         """The events among ``columns`` that become rows."""
         if self is Level.ALL:

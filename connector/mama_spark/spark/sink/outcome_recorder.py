@@ -167,7 +167,7 @@ class OutcomeRecorder:
             columns = replace(columns, rows=rows, sends=sends)
         if split is not None:
             columns = columns.take(np.flatnonzero(~split))
-        if self._level.has_all_published:
+        if self._level is Level.ALL:
             published = published_columns(columns)
             if published is not None:
                 self._staging.add_flights(published)
