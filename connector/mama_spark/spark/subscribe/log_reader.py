@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -216,18 +216,13 @@ class LogReader:
         return requested_offsets("startingOffsets", bounds, o.starting_offsets, at), bounds
 
 
-class ReadObserver(Protocol):
-    def watched(self, batches: Iterable[Records]) -> Iterator[Records]: ...
-    def lost_connection(self) -> None: ...
-
-
 def read_range(
     o: ReadOptions,
     find: Callable[[RecordLogBridge], RecordLog | None],
     after: int,
     read: ReadLog,
     check: Callable[[RecordLog], None],
-    observer: ReadObserver | None,
+    metrics: ReadMetrics | None,
 ) -> Iterator[Records]:
     """Records of a range; after an outage, those behind the last yielded one. Payloads may be binary_view arrays.
 
@@ -245,7 +240,7 @@ def read_range(
                 if log is None:
                     return
                 batches = read(log, after)
-                for records in batches if observer is None else observer.watched(batches):
+                for records in batches if metrics is None else metrics.watched(batches):
                     if len(records):
                         yield records
                         after = max(after, int(records.sequences[-1]))  # changed records come last
@@ -254,8 +249,8 @@ def read_range(
                     check(log)
                 return
         except Unavailable as e:
-            if observer is not None:
-                observer.lost_connection()
+            if metrics is not None:
+                metrics.lost_connection()
             outage.wait(e)
 
 
