@@ -18,7 +18,7 @@ REPEATS = "this version was committed before"
 
 def leave_note(fields: dict[str, Any]) -> None:
     """Replace the note. ``fields`` must hold no secrets. Nothing happens where Spark names no folder."""
-    folders = local_folders()
+    folders = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]
     if not folders:
         return
     target = os.path.join(folders[0], NOTE)
@@ -26,8 +26,3 @@ def leave_note(fields: dict[str, Any]) -> None:
         with open(f"{target}.new", "w", encoding="utf-8") as file:
             json.dump(fields, file, default=str)
         os.replace(f"{target}.new", target)
-
-
-def local_folders() -> list[str]:
-    """The existing folders; none in a process that Spark has not started."""
-    return [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if os.path.isdir(path)]

@@ -236,7 +236,7 @@ def digest(batch: MessageBatch) -> npt.NDArray[np.uint8]:
 
 
 def _digest(batch: MessageBatch) -> bytes:
-    offsets, data = _raw(batch.payloads)
+    offsets, data = payload_bounds(batch.payloads), memoryview(batch.payloads.buffers()[2] or b"")
     ends = offsets.tolist()
     large = ends[-1] - ends[0] >= _LARGE * len(batch)
     heads = _heads(batch, few=large)
@@ -319,9 +319,3 @@ def _headers(maps: pa.MapArray) -> pa.Array:
         pa.array(order)
     )
     return join_columns([u32_column(sizes), pc.binary_join(pa.ListArray.from_arrays(offsets_of(sizes), entry), b"")])
-
-
-def _raw(values: pa.Array) -> tuple[Int64s, memoryview]:
-    """Offsets (one more than values) and bytes of a binary, large_binary or string array."""
-    data = values.buffers()[2]
-    return payload_bounds(values), memoryview(data if data is not None else b"")
