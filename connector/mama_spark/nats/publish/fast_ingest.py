@@ -122,15 +122,12 @@ class FastIngestPublisher:
         tokens = np.arange(first_token, first_token + n)
         first = open_batch.batch.add(tokens)
         open_batch.at = time.monotonic()
-        if first == 1:
+        begun = 1 if first == 1 else 0  # rows that begin the batch
+        if begun:
             begin = Framer(_reply_to(self._connection.inbox, open_batch.batch, START)).frames(rows.slice(0, 1), 1)
             self._connection.write(begin)
-            if n == 1:
-                return 1
-            rows, first, n = rows.slice(1, n - 1), 2, n - 1
-            self._connection.write(open_batch.framer.frames(rows, first))
-            return n + 1
-        self._connection.write(open_batch.framer.frames(rows.slice(0, n), first))
+        if n > begun:
+            self._connection.write(open_batch.framer.frames(rows.slice(begun, n - begun), first + begun))
         return n
 
     def _begin(self, stream: str, subject: str) -> _OpenBatch:
