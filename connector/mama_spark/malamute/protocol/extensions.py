@@ -100,9 +100,6 @@ class Extension:
     block: int | None = None
     too_many: bool = False  #: fields: none of them is read
 
-    def __bool__(self) -> bool:
-        return self != NO_EXTENSION
-
 
 NO_EXTENSION = Extension()
 

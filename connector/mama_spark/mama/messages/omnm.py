@@ -161,8 +161,6 @@ def _read_structs(
 
 def _read_strings(data: bytes, at: int, end: int, levels: int) -> tuple[Any, int]:
     begin, stop = _body(data, at, end)
-    if begin == stop:
-        return (), stop
     *strings, _ = data[begin:stop].split(b"\0")
     if begin < stop and not strings:
         raise BadMessage("no string of a vector is terminated")

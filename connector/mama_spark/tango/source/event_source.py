@@ -177,9 +177,6 @@ class TangoEventSource(EventServer):
     def _send_interface(self, device: DeviceState, started: bool = False) -> int:
         return self.send(self._supplier.push_data(device.channel, device.interface(started)))
 
-    def _push_config(self, state: AttributeState) -> int:
-        return self.send(self._supplier.push_data(state.active_channel(EventType.ATTR_CONF), state.config))
-
     def set(
         self, device: str, attribute: str, value: Any = None, *, time: int | None = None,
         quality: Quality = Quality.VALID, written: Any = None, errors: Sequence[DevError] = (),

@@ -76,8 +76,8 @@ def test_any_extension_survives_the_wire(extension: Extension) -> None:
 
 def test_nothing_is_nothing() -> None:
     assert write(NO_EXTENSION) == b""
-    assert not read(b"")
-    assert Extension(sequence=0)
+    assert read(b"") == NO_EXTENSION
+    assert Extension(sequence=0) != NO_EXTENSION
 
 
 @examples(500)

@@ -22,9 +22,6 @@ class SubscriptionIndex(Generic[R]):
         self._matching: dict[bytes, tuple[bytes, ...]] = {}  # subject -> patterns
         self._receivers: dict[bytes, tuple[R, ...]] = {}  # subject -> subscribers
 
-    def __len__(self) -> int:
-        return len(self._subscribers)
-
     def add(self, pattern: bytes, subscriber: R) -> None:
         """Idempotent.
 
