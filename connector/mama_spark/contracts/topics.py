@@ -12,9 +12,11 @@ be is a limit of each middleware and is checked in its bridge.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
+
+from .errors import BadTopic, PublishError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,18 @@ def why_unpublishable(topic: str) -> str | None:
     if "" in topic.split("."):
         return f"topic {topic!r} has an empty token"
     return f"topic {topic!r} has a wildcard"
+
+
+def bad_topics(topics: pa.DictionaryArray, why: Callable[[str], str | None]) -> dict[int, PublishError]:
+    """The rows whose topic is null or cannot be sent to.
+
+    :param why: why a topic cannot be sent to; None = it can be
+    """
+    faults = [None if topic is None else why(topic) for topic in topics.dictionary.to_pylist()]
+    if not topics.null_count and not any(faults):
+        return {}
+    texts = ["the topic is null" if code is None else faults[code] for code in topics.indices.to_pylist()]
+    return {row: BadTopic(text) for row, text in enumerate(texts) if text}
 
 
 def present_parts(columns: Iterable[pa.Array]) -> list[pa.Array]:

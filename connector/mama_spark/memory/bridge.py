@@ -39,9 +39,10 @@ from mama_spark.contracts.bridge import (
     Refusals,
     ValidationResult,
 )
-from mama_spark.contracts.errors import BadTopic, PermissionDenied, PublishError, Rejected, TooLarge, Unavailable
+from mama_spark.contracts.errors import PermissionDenied, PublishError, Rejected, TooLarge, Unavailable
 from mama_spark.contracts.headers import HeaderLines, reject_lines
 from mama_spark.contracts.message import MessageBatch
+from mama_spark.contracts.topics import bad_topics
 
 from .broker import ERRORS, MOST_TOPIC, MemoryBroker, MemoryRequests, topic_fault
 
@@ -78,13 +79,7 @@ class MemoryBridge(PublisherBridge):
         self._open = True
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        bad: dict[int, PublishError] = {}
-        faults = [None if topic is None else topic_fault(topic) for topic in batch.topics.dictionary.to_pylist()]
-        if any(v is None for v in faults) or batch.topics.null_count or any(faults):
-            for row, code in enumerate(batch.topics.indices.to_pylist()):
-                fault = "the topic is null" if code is None else faults[code]
-                if fault:
-                    bad[row] = BadTopic(fault)
+        bad = bad_topics(batch.topics, topic_fault)
         sizes = pc.fill_null(pc.binary_length(batch.payloads), 0).to_numpy().astype(np.int64)
         if batch.headers is not None:
             reject_lines(HeaderLines.of(batch.headers), bad)

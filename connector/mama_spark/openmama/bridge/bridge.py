@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mama_spark.contracts.bridge import Ack, Acks, Capabilities, PollResult, PublisherBridge, Refusals, ValidationResult
-from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, Rejected, TooLarge
+from mama_spark.contracts.errors import BadRow, PublishError, Rejected, TooLarge
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
+from mama_spark.contracts.topics import bad_topics
 from mama_spark.mama.messages.field_types import FieldType
 from mama_spark.mama.messages.msg import MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import HEADER, encode
@@ -125,13 +126,7 @@ class OpenMamaBridge(PublisherBridge):
         self.peer.open()
 
     def prepare(self, batch: MessageBatch) -> ValidationResult:
-        bad: dict[int, PublishError] = {}
-        faults = [None if t is None else why_unsendable(t) for t in batch.topics.dictionary.to_pylist()]
-        if batch.topics.null_count or any(faults):
-            for row, code in enumerate(batch.topics.indices.to_pylist()):
-                fault = "the topic is null" if code is None else faults[code]
-                if fault:
-                    bad[row] = BadTopic(fault)
+        bad = bad_topics(batch.topics, why_unsendable)
         sizes = np.asarray(pc.fill_null(pc.binary_length(batch.payloads), 0))
         for row in np.flatnonzero(sizes > MAX_PAYLOAD).tolist():
             bad.setdefault(row, TooLarge(f"{sizes[row]} bytes, the most is {MAX_PAYLOAD}"))
