@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mama_spark.contracts.errors import BadRow, BadTopic, PublishError, TooLarge
 from mama_spark.contracts.headers import MAX_HEADERS, HeaderLines, bad_values, reject_lines
-from mama_spark.contracts.message import Int64s, MessageBatch, payload_sizes
+from mama_spark.contracts.message import Bools, Int64s, MessageBatch, payload_sizes
 from mama_spark.contracts.topics import unpublishable, why_unpublishable
 from mama_spark.malamute.protocol.commands import MAX_STRING, StreamSend, encode
 from mama_spark.malamute.protocol.message_blocks import pack
@@ -149,25 +149,28 @@ def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
 def _check_topics(topics: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
     names = topics.dictionary
     too_long = pc.fill_null(pc.greater(pc.binary_length(names), MAX_STRING), True).to_numpy(zero_copy_only=False)
-    faults = np.append(unpublishable(names) | too_long, True)  # the last one: null
-    if not faults[:-1].any() and not topics.null_count:
-        return
-    indices = pc.fill_null(topics.indices, len(names)).to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(faults[indices]).tolist():
-        name = names[int(indices[row])].as_py() if indices[row] < len(names) else None
-        if (fault := _why(name)) is not None:
+    for row in _faulty_rows(topics, unpublishable(names) | too_long):
+        if (fault := _why(topics[row].as_py())) is not None:
             bad[row] = BadTopic(fault)
 
 
 def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) -> None:
     names = streams.dictionary
     wrong = pc.or_(pc.match_substring_regex(names, r"\x00|^$"), pc.greater(pc.binary_length(names), MAX_STRING))
-    faults = np.append(pc.fill_null(wrong, True).to_numpy(zero_copy_only=False), True)  # the last one: null
-    if not faults.any():
-        return
-    indices = pc.fill_null(streams.indices, len(names)).to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(faults[indices]).tolist():
+    for row in _faulty_rows(streams, pc.fill_null(wrong, True).to_numpy(zero_copy_only=False)):
         bad.setdefault(row, BadRow(f"the stream is null, empty, longer than {MAX_STRING} bytes, or has a NUL"))
+
+
+def _faulty_rows(column: pa.DictionaryArray, faults: Bools) -> list[int]:
+    """The rows that are null or have a faulty value.
+
+    :param faults: which values of the dictionary are faulty
+    """
+    if not faults.any() and not column.null_count:
+        return []
+    indices = pc.fill_null(column.indices, len(faults)).to_numpy(zero_copy_only=False)
+    found: list[int] = np.flatnonzero(np.append(faults, True)[indices]).tolist()  # the last one: null
+    return found
 
 
 def _why(topic: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -108,6 +109,14 @@ def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
     }  # fmt: skip
     assert "256 bytes" in str(bad[3])
     assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
+
+
+def test_rows_of_streams_that_cannot_be_are_refused() -> None:
+    batch = MessageBatch.of(["t"] * 6, [b""] * 6, streams=["a", "", "x" * 256, "a\0", "x" * 255, "b"])
+    assert [(row, type(error)) for row, error in fr.check(batch, carries=True)] == [(n, BadRow) for n in (1, 2, 3)]
+    assert fr.check(batch.slice(4, 2), carries=True) == [], "the others are in the dictionary only"
+    null = replace(batch, streams=pa.array([*"abcde", None]).dictionary_encode())
+    assert [row for row, _ in fr.check(null, carries=True)] == [5]
 
 
 def test_a_row_with_more_headers_than_a_message_may_have_is_refused() -> None:
