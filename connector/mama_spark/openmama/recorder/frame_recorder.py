@@ -179,10 +179,8 @@ class FrameRecorder:
             rows.tolist(), kinds[rows].tolist(), *fields, strict=True
         ):
             topic = names[codes[row]]
-            if what != MamaRecordKind.MESSAGE or kind in UNCOUNTED:
-                missing = self.tracker.image(topic, sender, number)
-            else:
-                missing = self.tracker.update(topic, sender, number, conflated)
+            repeats = what != MamaRecordKind.MESSAGE or kind in UNCOUNTED
+            missing = self.tracker.update(topic, sender, number, 0 if repeats else max(1, conflated))
             if missing is not None:
                 gaps.append((row, self._gap(topic, sender, missing, int(received[row]))))
             self._restored.discard((topic, sender))

@@ -38,17 +38,16 @@ class GapTracker:
         return len(self._last)
 
     def update(self, topic: str, sender: int, number: int, stands_for: int = 1) -> MissingNumbers | None:
-        """A published message.
+        """Take the number of a message, which is not 0; return the numbers that have not come before it.
 
-        :param stands_for: messages that it was conflated from
+        :param stands_for: messages that it was conflated from; 0 = it is an image or recap, which repeats what the
+            message with its number said: if that one has not come, it will not
         """
-        if not number:
-            return None
         last = self._replace((topic, sender), number)
         ahead = None if last is None else steps_ahead(last, number)
-        if last is None or ahead is None or ahead <= max(1, stands_for):
+        if last is None or ahead is None or ahead <= stands_for:
             return None
-        return MissingNumbers(next_number(last), next_number(last, ahead - max(1, stands_for)))
+        return MissingNumbers(next_number(last), next_number(last, ahead - stands_for))
 
     def continues(self, topic: str, sender: int, first: int, last: int) -> bool:
         """Take published messages ``first`` to ``last``; False: another number was expected, nothing was taken."""
@@ -59,18 +58,9 @@ class GapTracker:
         self._replace(key, last)
         return True
 
-    def image(self, topic: str, sender: int, number: int) -> MissingNumbers | None:
-        """Take an image or recap: numbers between the last one and its own have not come, and will not."""
-        if not number:
-            return None
-        last = self._replace((topic, sender), number)
-        ahead = None if last is None else steps_ahead(last, number)
-        return None if last is None or ahead is None else MissingNumbers(next_number(last), number)
-
     def restore(self, topic: str, sender: int, number: int) -> None:
         """Restore the numbers that an earlier recorder saw."""
-        if number:
-            self._replace((topic, sender), number)
+        self._replace((topic, sender), number)
 
     def _replace(self, key: tuple[str, int], number: int) -> int | None:
         last = self._last.pop(key, None)

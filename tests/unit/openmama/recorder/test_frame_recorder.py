@@ -39,7 +39,7 @@ def one_by_one(sent: list[Sent]) -> list[tuple[str, int, int, int]]:
     """Topic, sender, first and last number of each gap, in order."""
     tracker, gaps = GapTracker(), []
     for topic, sender, number, kind in sent:
-        found = (tracker.image if kind in UNCOUNTED else tracker.update)(topic, sender, number)
+        found = tracker.update(topic, sender, number, 0 if kind in UNCOUNTED else 1) if number else None
         if found is not None:
             gaps.append((topic, sender, found.first, found.last))
     return gaps
@@ -58,6 +58,8 @@ def one_by_one(sent: list[Sent]) -> list[tuple[str, int, int, int]]:
 @example(
     [("A", 1, 4, int(MsgType.UPDATE)), ("A", 1, 5, int(MsgType.SNAPSHOT)), ("A", 1, 7, int(MsgType.BOOK_RECAP))], 9
 )
+@example([("A", 1, number, int(MsgType.UPDATE)) for number in (4, 0, 5, 0)], 9)
+@example([("A", 1, number, int(MsgType.RECAP)) for number in (4, 0, 5, 0)], 9)
 def test_gaps_of_a_batch_are_those_of_its_messages(sent: list[Sent], size: int) -> None:
     recorder, gaps, frames = FrameRecorder("mama", "oz"), [], []
     for begin in range(0, len(sent), size):
