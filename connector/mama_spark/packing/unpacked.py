@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -78,3 +79,12 @@ class Unpacked:
             typed=typed,
             errors={row - start: reason for row, reason in self.errors.items() if start <= row < stop},
         )
+
+
+def sparse_texts(texts: Mapping[int, str], n: int) -> pa.Array:
+    """A column of ``n`` rows: the texts of some, null in the others."""
+    if not texts:
+        return pa.nulls(n, pa.string())
+    place = np.full(n, -1, np.int64)
+    place[list(texts)] = np.arange(len(texts))
+    return pa.array(list(texts.values()), pa.string()).take(pa.array(place, mask=place < 0))

@@ -34,6 +34,7 @@ from mama_spark.openmama.wire.records import (
     decode_records,
     message_topic,
 )
+from mama_spark.packing.unpacked import sparse_texts
 
 from . import FIELD_TYPE
 
@@ -125,7 +126,7 @@ class OpenMamaColumns:
             "gap_to": pa.array(heads["last"].astype(np.int64), mask=~gap),
             "cause": _causes(heads),
             "detail": _details(records),
-            "reason": _sparse(texts, n),
+            "reason": sparse_texts(texts, n),
         }
 
 
@@ -175,7 +176,7 @@ def _causes(heads: npt.NDArray[Any]) -> pa.Array:
 def _details(records: MamaRecords) -> pa.Array:
     kinds = records.heads["kind"]
     rows = np.flatnonzero((kinds == MamaRecordKind.DICTIONARY) | (kinds == MamaRecordKind.PEER)).tolist()
-    return _sparse({row: text for row in rows if (text := _detail(records, row)) is not None}, len(records))
+    return sparse_texts({row: text for row in rows if (text := _detail(records, row)) is not None}, len(records))
 
 
 def _detail(records: MamaRecords, row: int) -> str | None:
@@ -189,14 +190,6 @@ def _detail(records: MamaRecords, row: int) -> str | None:
     except BadMessage:
         return None
     return orjson.dumps(entries).decode()
-
-
-def _sparse(texts: dict[int, str], n: int) -> pa.Array:
-    if not texts:
-        return pa.nulls(n, pa.string())
-    place = np.full(n, -1, np.int64)
-    place[list(texts)] = np.arange(len(texts))
-    return pa.array(list(texts.values()), pa.string()).take(pa.array(place, mask=place < 0))
 
 
 # --- the map of fields ---------------------------------------------------------------------------------------

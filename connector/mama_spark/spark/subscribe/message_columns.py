@@ -12,7 +12,7 @@ from mama_spark.contracts.message import Int64s, RowDecoder
 from mama_spark.contracts.middlewares import imported
 from mama_spark.contracts.record_log import PUT, Records
 from mama_spark.packing.pack_headers import first_values, split_ids
-from mama_spark.packing.unpacked import Unpacked
+from mama_spark.packing.unpacked import Unpacked, sparse_texts
 
 from ..trace_column import valid_traces
 from .schema import ARROW_SCHEMA, OPERATION, TRACE, MessageColumns
@@ -55,7 +55,7 @@ def rows(
         "pack_index": lambda: _pack_index(found),
         "timestamp": lambda: each(records.times).view(ARROW_SCHEMA.field("timestamp").type),
         "id": lambda: ids,
-        "pack_error": lambda: _pack_errors(found),
+        "pack_error": lambda: sparse_texts(found.errors, len(found)),
         TRACE: lambda: trace_column(records).take(pa.array(found.records)),
     }
 
@@ -159,14 +159,6 @@ def row_decoder(columns: MessageColumns, strict: bool) -> RowDecoder | None:
     column_type = columns.arrow.field(decoded.column).type if decoded.column in columns.arrow.names else None
     made: RowDecoder = imported(decoded.decoder)(column_type, columns.fields, strict)
     return made
-
-
-def _pack_errors(found: Unpacked) -> pa.Array:
-    if not found.errors:
-        return pa.nulls(len(found), pa.string())
-    place = np.full(len(found), -1, np.int64)
-    place[list(found.errors)] = np.arange(len(found.errors))
-    return pa.array(list(found.errors.values()), pa.string()).take(pa.array(place, mask=place < 0))
 
 
 def _ids_and_headers(found: Unpacked, keep: bool) -> tuple[pa.Array, pa.Array]:
