@@ -62,7 +62,7 @@ def fill(log: RecordLog, first: int, count: int) -> None:
             )
             frames.append(encode(Event(topic, CallInfo(number // ATTRIBUTES + 1), value)))
         heads = RecordHeads(RecordKind.EVENT, 1_790_000_000 * 10**9, np.array(numbers) // ATTRIBUTES + 1)
-        payloads = encode_records(heads, RecordFrames.of(frames))
+        payloads = encode_records(heads, RecordFrames(*map(list, zip(*frames, strict=True))))
         log.append(MessageBatch(pa.array(map(record_topic, topics)).dictionary_encode(), payloads))
 
 

@@ -11,7 +11,9 @@ def encode_one(kind: RecordKind, received: int, frames: Sequence[bytes] = (), **
     """Encode one record.
 
     :param received: nanoseconds since the epoch
+    :param frames: none, or up to four
     :param numbers: other fields of :class:`RecordHeads`
     """
-    payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames.of([frames]))[0].as_py()
+    columns = ([frame] for frame in (*frames, *(b"",) * (4 - len(frames))))
+    payload: bytes = encode(RecordHeads(kind, received, **numbers), RecordFrames(*columns))[0].as_py()
     return payload

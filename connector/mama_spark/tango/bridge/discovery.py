@@ -68,7 +68,7 @@ def _is_later(event: DiscoveryEvent, before: DiscoveryEvent | None) -> bool:
 
 def _from_state(origin: str, device: RecordedDevice, kind: RecordKind, sequence: int) -> DiscoveryEvent:
     topic = device_topic(*device)
-    payload = encode(RecordHeads(kind, 0), RecordFrames.of([(topic.encode(), b"\1", b"", b"")]))[0].as_py()
+    payload = encode(RecordHeads(kind, 0), RecordFrames([topic.encode()], [b"\1"], [b""], [b""]))[0].as_py()
     what, source = DiscoveryEventKind.RECORD, source_key(device)
     return DiscoveryEvent(what, 0, origin, sequence, source, payload, record_topic(topic), "as last noted")
 

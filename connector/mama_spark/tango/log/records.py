@@ -133,12 +133,6 @@ class RecordFrames:
         """The four columns, in the order of the frames."""
         return self.topics, self.orders, self.calls, self.datas
 
-    @classmethod
-    def of(cls, rows: Sequence[Sequence[bytes]]) -> RecordFrames:
-        """Make the columns from the frames of each record: none, or up to four."""
-        full = [(*row, *(b"",) * (4 - len(row))) for row in rows]
-        return cls(*([row[i] for row in full] for i in range(4)))
-
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:

@@ -65,7 +65,8 @@ rows = st.lists(
 
 @given(rows, st.sampled_from(RecordKind), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_what_is_written_is_read(frames: list[tuple[bytes, ...]], kind: RecordKind, ctr: int, at: int) -> None:
-    found = decode(encode(RecordHeads(kind, at, ctr, ctr, 5, -1, GapCause.WAY), RecordFrames.of(frames)))
+    columns = map(list, zip(*frames, strict=True))
+    found = decode(encode(RecordHeads(kind, at, ctr, ctr, 5, -1, GapCause.WAY), RecordFrames(*columns)))
     assert not found.bad
     assert list(zip(*found.frames.columns(), strict=True)) == frames
     numbers = (found.kind, found.received, found.ctr, found.first, found.last, found.count, found.cause)
@@ -91,9 +92,8 @@ def test_a_changed_head_is_never_read_as_another_length(at: int, change: int) ->
 
 
 def test_slices_nulls_and_large_arrays_are_read() -> None:
-    payloads = encode(
-        RecordHeads(RecordKind.EVENT, np.arange(5), np.arange(5)), RecordFrames.of([(b"t", b"", b"", b"")] * 5)
-    )
+    frames = RecordFrames([b"t"] * 5, [b""] * 5, [b""] * 5, [b""] * 5)
+    payloads = encode(RecordHeads(RecordKind.EVENT, np.arange(5), np.arange(5)), frames)
     assert decode(payloads.slice(2, 2)).ctr.tolist() == [2, 3]
     assert decode(payloads.cast(pa.large_binary())[1:]).ctr.tolist() == [1, 2, 3, 4]
     assert list(decode(pa.array([None, payloads[1].as_py()], pa.binary())).bad) == [0]
