@@ -84,21 +84,18 @@ class ReceivedFrame(NamedTuple):
 
 @dataclass(slots=True)
 class PeerCounters:
-    """Received messages since the peer was made.
+    """Messages since the peer was made: sent ones, and received ones that were not delivered.
 
     :ivar malformed: no frame of the framing; ``multipart``: of several ZeroMQ frames
     :ivar neighbours: messages of topics that only begin like one that was subscribed to
     :ivar unknown_inbox: replies to requests that are not known or finished
-    :ivar foreign_payload: messages of another payload library than OMNM; they are delivered
     """
 
     sent: int = 0
-    received: int = 0
     malformed: int = 0
     multipart: int = 0
     neighbours: int = 0
     unknown_inbox: int = 0
-    foreign_payload: int = 0
 
 
 class FrameFilter:
@@ -137,7 +134,6 @@ class FrameFilter:
 
     def accepted(self, raw: bytes) -> ReceivedFrame | None:
         """The frame of a received message; None if it is not for this peer."""
-        self._counters.received += 1
         place = self._heads.get(raw[: raw.find(0) + self._head_tail])
         if place is not None:
             topic, at = self._known[place]
@@ -146,7 +142,6 @@ class FrameFilter:
 
     def columns(self, raws: list[bytes]) -> FrameColumns:
         """The accepted messages (:meth:`accepted`) of many, in columns: one lookup each."""
-        self._counters.received += len(raws)
         heads, upto = self._heads, self._head_tail
         found = np.array([heads.get(raw[: raw.find(0) + upto], -1) for raw in raws], np.int64)
         parts, begin, known = list[FrameColumns](), 0, self._known
@@ -195,7 +190,6 @@ class FrameFilter:
         return None
 
     def _foreign(self, frame: BridgeFrame) -> None:
-        self._counters.foreign_payload += 1
         fault = payload_fault(frame.payload) or ""
         if fault not in self._warned and len(self._warned) < 16:
             self._warned.add(fault)

@@ -139,35 +139,26 @@ class _Waiting(NamedTuple):
 
 
 class PendingReplies:
-    """Replies that wait for the subscription of their requester.
-
-    :ivar dropped: replies whose requester did not subscribe in time, or which were too many
-    """
+    """Replies that wait for the subscription of their requester, for a limited time; of too many, the newest."""
 
     def __init__(self) -> None:
-        self._waiting: deque[_Waiting] = deque()
-        self.dropped = 0
+        self._waiting: deque[_Waiting] = deque(maxlen=MAX_REPLIES)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, topic: str, data: bytes, now: float) -> None:
-        if len(self._waiting) >= MAX_REPLIES:
-            self._waiting.popleft()
-            self.dropped += 1
         self._waiting.append(_Waiting(now + REPLY_TIMEOUT, topic.encode(), data))
 
     def due(self, readers: SubscriptionTable, now: float) -> list[bytes]:
         """The messages that can be sent now, in order."""
         found: list[bytes] = []
-        kept: deque[_Waiting] = deque()
+        kept: deque[_Waiting] = deque(maxlen=MAX_REPLIES)
         for reply in self._waiting:
             if readers.wanted(reply.topic):
                 found.append(reply.data)
             elif now < reply.until:
                 kept.append(reply)
-            else:
-                self.dropped += 1
         self._waiting = kept
         return found
 
