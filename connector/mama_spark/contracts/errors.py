@@ -186,7 +186,7 @@ class ExpectationFailed(Rejected):
 
 
 class Stopped(PublishError):
-    """The publisher was stopped or closed before the outcome was known."""
+    """The publisher was stopped or closed, or its bridge raised, before the outcome was known."""
 
     may_have_landed = True
 

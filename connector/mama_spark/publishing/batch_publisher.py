@@ -44,6 +44,7 @@ from .window.window import Window
 logger = logging.getLogger("mama_spark")
 
 _RETRY_FULL_BRIDGE = 0.005  #: seconds between tries of messages that the bridge did not take
+_RETRY_LATER = 0.05  #: the same, while the lease is over or the bridge cannot prepare
 _MAX_WAIT_FOR_ANSWERS = 0.02  #: seconds of a wait that a new batch cannot interrupt
 _DEFAULTS, _NO_HOOKS = BatchConfig(), BatchHooks()
 
@@ -337,7 +338,7 @@ class BatchPublisher:
             until.append(max(self._limiter.wake_at(now), now + 0.001))
         if self._loop.bridge_full:
             soon = self._may_send() and now >= self._prepare_again_at
-            until = [now + (_RETRY_FULL_BRIDGE if soon else self._config.poll_time)]
+            until = [now + (_RETRY_FULL_BRIDGE if soon else _RETRY_LATER)]
         want = window.answers_until_refill() if self._queue else max(1, window.in_flight)
         self._loop.receive(max(0.0, min(until) - now), want)
 

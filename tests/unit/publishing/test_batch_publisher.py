@@ -317,6 +317,21 @@ def test_an_error_in_on_finished_ends_the_publisher(fixture: PublisherFixture) -
             wait()
 
 
+def test_messages_of_a_send_that_raised_may_be_stored(fixture: PublisherFixture) -> None:
+    class Raises(MemoryBridge):
+        def send(self, batch: MessageBatch, first_token: int) -> int:
+            super().send(batch.slice(0, 1), first_token)
+            raise RuntimeError("no more")
+
+    publisher = fixture.publisher(bridge=Raises(fixture.name))
+    flights = publisher.put(batch(3))
+    with pytest.raises(RuntimeError, match="no more"):
+        publisher.drain()
+    assert len(fixture.broker.stored) == 1
+    assert flights.doubt.all()
+    assert conserved(publisher)
+
+
 def test_a_config_error_of_prepare_comes_out_as_itself(fixture: PublisherFixture) -> None:
     class NoStream(MemoryBridge):
         def prepare(self, batch: MessageBatch) -> object:  # type: ignore[override]

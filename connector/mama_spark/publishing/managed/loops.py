@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mama_spark.contracts.bridge import PublisherBridge
-from mama_spark.contracts.errors import ConfigError, NotPublished, OutcomeUnknown, PublishError, Stopped, Unavailable
+from mama_spark.contracts.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.outage_detector import OutageDetector
@@ -148,10 +148,8 @@ class PublisherLoops:
             return 0
         try:
             taken = self._loop.launch(flights, start, n)
-        except Exception as error:  # noqa: BLE001 - whatever a bridge raises: the flights fail, the runner goes on
-            failed = OutcomeUnknown(f"{type(error).__name__}: {error}")  # it may have sent some
-            failed.__cause__ = error
-            self._reject(flights, range(start, start + n), failed)
+        except Exception:  # noqa: BLE001 - whatever a bridge raises: the flights have failed, the runner goes on
+            self._collect()
             return n
         if taken:
             rows = slice(start, start + taken)

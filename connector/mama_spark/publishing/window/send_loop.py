@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge
-from mama_spark.contracts.errors import OutcomeUnknown, PublishError, Unavailable
+from mama_spark.contracts.bridge import Ack, BridgeEvent, EventKind, PollResult, PublisherBridge, Refusals
+from mama_spark.contracts.errors import OutcomeUnknown, PublishError, Stopped, Unavailable
 from mama_spark.contracts.message import Bools, Int64s, MessageBatch
 from mama_spark.contracts.standstill import stood_still
 
@@ -128,7 +128,12 @@ class SendLoop:
     def launch(self, flights: FlightBatch, start: int, n: int) -> int:
         """Send ``n`` queued flights; returns how many the bridge took."""
         outgoing, begun = self._outgoing(messages_of(flights).slice(start, n)), self.clock()
-        taken = self.bridge.send(outgoing, self.window.next_token)
+        try:
+            taken = self.bridge.send(outgoing, self.window.next_token)
+        except Exception as error:
+            first = self.window.launch(flights, slice(start, start + n), self.clock(), begun)
+            self._raised(first, n, error)
+            raise
         if taken:
             rows, now = slice(start, start + taken), self._noted(begun)
             if self.bridge.capabilities.ack is Ack.NONE:
@@ -164,13 +169,23 @@ class SendLoop:
         for flights, due in self.window.due(now):
             rows = _one_call(flights, due)
             outgoing, begun = self._outgoing(messages_of(flights).take(rows)), self.clock()
-            taken = self.bridge.send(outgoing, self.window.next_token)
+            try:
+                taken = self.bridge.send(outgoing, self.window.next_token)
+            except Exception as error:
+                self._raised(self.window.relaunch(flights, rows, self.clock(), begun), len(rows), error)
+                raise
             if taken:
                 self.window.relaunch(flights, rows[:taken], self._noted(begun), begun)
                 self._sent()
             if taken < len(rows):
                 self.bridge_full = True
                 return
+
+    def _raised(self, first: int, n: int, error: Exception) -> None:
+        """A bridge that raised may have taken any of the messages: their tokens are used up."""
+        unknown = Stopped(f"{type(error).__name__}: {error}")
+        unknown.__cause__ = error
+        self.window.refused(Refusals(np.arange(first, first + n), unknown, self.clock()))
 
     def _find_stored(self, check: StoredCheck, now: float) -> bool:
         """Settle due resends that are stored, so that one copy of a message at a time is in transit, whatever ids the
