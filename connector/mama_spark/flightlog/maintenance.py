@@ -190,7 +190,7 @@ def adopt_orphans(
         files, table = store.list_files(PARTS), store.table()
         if table is None and not files:
             raise FlightLogError(f"{path}: neither a flight log nor parts of one")
-        known = set() if table is None else known_files(table)[1]
+        known = set() if table is None or not files else known_files(table)[1]
         infos = [i for i in files if i.mtime is not None and i.mtime <= newest and i.path not in known]
         if not infos or dry_run:  # only the unknown ones are opened: of a log that is kept small, few
             found = unknown_parts(store, table, infos, known) if infos and table else []

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,8 @@ from ..contracts.aligned import aligned
 from ..contracts.errors import DoubledId, FlightLogError
 from ..contracts.message import HEADERS_TYPE
 from ..contracts.redaction import redact
+from ..options.paths import local_path
+from .maintenance import adopt_orphans
 from .schema import IS_FAILED, IS_IN_DOUBT, IS_OUTCOME, OUTCOMES, OWN_NAMES, PACKED_ROWS, sql_name
 from .storage import TableStore, reading_errors, storage_errors
 
@@ -116,7 +119,8 @@ class Summary:
     :ivar rate: rows acknowledged, or published where nothing is acknowledged, for each of these seconds; None: fewer
         than :data:`LEAST_RATED` rows
     :ivar doubled_id: flight_id and topic of the first flight with the id of a row before it in its task; None = none
-    :ivar parts_not_added: files of writes that run or were interrupted, whose rows are not counted here
+    :ivar parts_not_added: files of writes that run or were interrupted, whose rows are not counted here; None: not
+        known, in storage where a list of them takes long
     """
 
     path: str
@@ -130,7 +134,7 @@ class Summary:
     active: float
     rate: float | None
     doubled_id: Row | None = None
-    parts_not_added: int = 0
+    parts_not_added: int | None = None
 
     def count(self, *events: str, committed: bool = True) -> int:
         """Flights with one of these outcomes (all if none is named) in committed writes, or in the other attempts."""
@@ -208,8 +212,10 @@ class Summary:
             )
         lines.insert(0, f"flight log   {self.path} (version {self.version})")
         if self.parts_not_added:
-            parts = f"{self.parts_not_added:,} parts of writes that run or were interrupted"
-            lines.append(f"not added    {parts}: a query adds them when it starts again, and mama flights sweep")
+            lines.append(
+                f"not added    parts of writes that run or were interrupted: {self.parts_not_added:,}; a query adds "
+                "its own when it starts again, mama flights sweep --older-than adds others"
+            )
         if self.found:
             lines.append(f"found        {self.found:,} were stored already, by an attempt before, and not sent again")
         if self.doubled_id is not None:
@@ -260,7 +266,14 @@ def summarise(
         active=seconds,
         rate=done / seconds if done >= LEAST_RATED and seconds > 0 else None,
         doubled_id=doubled,
+        parts_not_added=None
+        if local_path(path) is None
+        else len(adopt_orphans(path, storage, timedelta(0), True).parts),
     )
+
+
+def _parts_not_added(path: str, storage: dict[str, str]) -> int | None:
+    return None if local_path(path) is None else len(adopt_orphans(path, storage, timedelta(0), dry_run=True).parts)
 
 
 def failed(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]:
@@ -374,7 +387,8 @@ REPLAY = pa.schema(
 #: and with other ids if its partitions are others.
 _MICRO_BATCH = "query_id || ' ' || CAST(batch_id AS string)"
 _FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_MICRO_BATCH} IS NULL OR
-    {_MICRO_BATCH} NOT IN (SELECT {_MICRO_BATCH} FROM log WHERE committed AND {_MICRO_BATCH} IS NOT NULL)))"""
+    {_MICRO_BATCH} NOT IN (SELECT DISTINCT batch FROM (SELECT {_MICRO_BATCH} AS batch FROM log WHERE committed) AS done
+    WHERE batch IS NOT NULL)))"""
 
 _FROM_LOG = f"""
 SELECT topic, payload AS value, headers, flight_id AS id FROM (

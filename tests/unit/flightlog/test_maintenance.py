@@ -275,7 +275,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "not added" not in capsys.readouterr().out
     stage(tmp_path, WriteId("killed", "run", 0, "nats"), flights(1, "orphan"))
     assert main(["flights", str(tmp_path)]) == 0
-    assert "not added    1 parts of writes that run or were interrupted" in capsys.readouterr().out
+    assert "not added    parts of writes that run or were interrupted: 1;" in capsys.readouterr().out
     assert main(["flights", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["parts_not_added"] == 1
     assert main(["flights", str(tmp_path), "--keep", "1d"]) == 2

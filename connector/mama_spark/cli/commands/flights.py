@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 from ...console.arguments import add_storage, duration_argument, pairs
@@ -86,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with Progress("reading the flight log", "passes", reading.PASSES) as progress:
         summary = reading.summarise(args.paths[0], storage, limit, progress.add)
-        left = adopt_orphans(args.paths[0], storage, timedelta(0), dry_run=True).parts
-        summary = replace(summary, parts_not_added=len(left))
     if args.json:
         print(summary.json())
     else:
