@@ -302,7 +302,9 @@ def test_every_panel_has_unit_and_says_what_healthy_looks_like() -> None:
         ("MamaReaderCannotDecode", "mama_reader_undecodable_total", ("stream", "S")),
     ],
 )
-@pytest.mark.parametrize("values", ["_ _ 50x20", "0 0 50x20"])  # of a series that begins with them, and one that grows
+@pytest.mark.parametrize(
+    "values", ["_ _ 50x10 stale 50x20", "0 0 50x30"]
+)  # begins with them, grows
 def test_failures_that_all_come_at_once_are_told(
     tmp_path: Path, alert: str, counter: str, label: tuple[str, str], values: str
 ) -> None:
@@ -315,7 +317,7 @@ def test_failures_that_all_come_at_once_are_told(
     }
     alerts = [
         {"eval_time": at, "alertname": alert, "exp_alerts": expected}
-        for at, expected in (("1m", []), ("3m", [told]), ("9m", []))
+        for at, expected in (("1m", []), ("3m", [told]), *((f"{m}m", []) for m in range(9, 30)))
     ]
     series = [{"series": f'{counter}{{{name}="{value}"}}', "values": values}]
     test = {"interval": "1m", "input_series": series, "alert_rule_test": alerts}
