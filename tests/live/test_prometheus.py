@@ -302,9 +302,7 @@ def test_every_panel_has_unit_and_says_what_healthy_looks_like() -> None:
         ("MamaReaderCannotDecode", "mama_reader_undecodable_total", ("stream", "S")),
     ],
 )
-@pytest.mark.parametrize(
-    "values", ["_ _ 50x10 stale 50x20", "0 0 50x30"]
-)  # begins with them, grows
+@pytest.mark.parametrize("values", ["_ _ 50x10 stale 50x20", "0 0 50x30"])  # begins with them, grows
 def test_failures_that_all_come_at_once_are_told(
     tmp_path: Path, alert: str, counter: str, label: tuple[str, str], values: str
 ) -> None:
