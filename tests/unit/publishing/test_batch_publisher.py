@@ -327,7 +327,7 @@ def test_messages_of_a_send_that_raised_may_be_stored(fixture: PublisherFixture)
     flights = publisher.put(batch(3))
     with pytest.raises(BackgroundTaskFailed, match="no more"):
         publisher.drain()
-    assert len(fixture.broker.stored) == 1
+    assert len(fixture.broker.messages()) == 1
     assert flights.doubt.all()
     assert conserved(publisher)
 
