@@ -316,7 +316,8 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
     :param schema: required schema of the table
     :param extra: columns of ``schema`` that the table may lack
     :returns: the fields of ``schema`` that the table lacks
-    :raises FlightLogError: it is another table, a column has another type, or as :func:`check_features`
+    :raises FlightLogError: it is another table, a column has another type or its name another case, or as
+        :func:`check_features`
     """
     there = {f.name: f.type for f in pa.schema(table.schema().to_arrow())}
     missing = [f for f in schema if f.name not in there]
@@ -328,6 +329,13 @@ def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: f
             + (f" (see its columns: {', '.join(foreign[:5])})" if foreign else " (it is partitioned differently)")
         )
     check_features(table, what, [f.name for f in missing])
+    spelt = {name.lower(): name for name in there}
+    for field in missing:
+        if (other := spelt.get(field.name.lower())) is not None:
+            raise FlightLogError(
+                f"{what}: column {field.name!r} differs only by case from column {other!r} of {table.table_uri}; "
+                f"rename it to {other!r} in the DataFrame or use another table"
+            )
     for field in schema:
         if field.name in there and not _same_delta_type(there[field.name], field.type):
             raise FlightLogError(

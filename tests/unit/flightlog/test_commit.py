@@ -246,6 +246,13 @@ def test_extra_column_with_another_type_is_refused(tmp_path: Path) -> None:
         commit(str(tmp_path), {}, WriteId(None, "x", None, "nats"), [], extra=two, app=("x", 1))
 
 
+def test_extra_column_whose_name_differs_by_case_is_refused_before_the_first_publish(tmp_path: Path) -> None:
+    one, two = [pa.field("Region", pa.string())], [pa.field("region", pa.string())]
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1), extra=one), extra=one)
+    with pytest.raises(FlightLogError, match="column 'region' differs only by case from column 'Region'"):
+        stage(tmp_path, BATCH, flights(1), extra=two)
+
+
 def test_commit_refuses_another_table(tmp_path: Path) -> None:
     parts = stage(tmp_path, BATCH, flights(1))
     write_deltalake(tmp_path, pa.table({"a": [1]}))
