@@ -358,7 +358,19 @@ def delta_fields(schema: pa.Schema) -> list[Field]:
             raise SchemaError(f"a Delta table cannot hold column {f.name!r} of type {f.type}") from e
         if pa.types.is_null(f.type):
             raise SchemaError(f"a Delta table cannot hold column {f.name!r}: it has no type but null")
+        if _has_ntz_in_map(f.type):
+            raise SchemaError(
+                f"a Delta table cannot hold column {f.name!r}: it has timestamp_ntz in a map; cast it to timestamp"
+            )
     return fields
+
+
+def _has_ntz_in_map(kind: pa.DataType, in_map: bool = False) -> bool:
+    """Whether a map in the type has timestamp_ntz: delta-rs makes a table without the feature that readers need."""
+    if pa.types.is_timestamp(kind):
+        return in_map and kind.tz is None
+    in_map = in_map or pa.types.is_map(kind)
+    return any(_has_ntz_in_map(kind.field(i).type, in_map) for i in range(kind.num_fields))
 
 
 def _same_delta_type(a: pa.DataType, b: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from mama_spark.contracts.errors import FlightLogError
+from mama_spark.contracts.errors import FlightLogError, SchemaError
 from mama_spark.flightlog import transaction
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId, mark_folder
@@ -251,6 +251,14 @@ def test_extra_column_whose_name_differs_by_case_is_refused_before_the_first_pub
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(1), extra=one), extra=one)
     with pytest.raises(FlightLogError, match="column 'region' differs only by case from column 'Region'"):
         stage(tmp_path, BATCH, flights(1), extra=two)
+
+
+def test_map_with_ntz_is_refused_before_the_first_publish(tmp_path: Path) -> None:
+    """delta-rs would make of it a table that nobody opens."""
+    at = pa.field("at", pa.timestamp("us"))
+    extra = [pa.field("days", pa.list_(pa.struct([pa.field("seen", pa.map_(pa.string(), pa.struct([at])))])))]
+    with pytest.raises(SchemaError, match="column 'days': it has timestamp_ntz in a map; cast it to timestamp"):
+        stage(tmp_path, BATCH, flights(1), extra=extra)
 
 
 def test_commit_refuses_another_table(tmp_path: Path) -> None:
