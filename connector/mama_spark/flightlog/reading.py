@@ -392,17 +392,20 @@ _FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_MICRO_
 
 _FROM_LOG = f"""
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
-    SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
+    SELECT topic, payload, headers, flight_id,
+           row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
     FROM log WHERE {_FAILED_FLIGHT} AND payload IS NOT NULL
 ) AS failed
 WHERE nth = 1 AND flight_id IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM log AS ok WHERE ok.event = 'acked' AND ok.flight_id = failed.flight_id)
+  AND NOT EXISTS (
+    SELECT 1 FROM (SELECT flight_id FROM log WHERE event = 'acked') AS ok WHERE ok.flight_id = failed.flight_id)
 """
 
 
 _FROM_DEAD_LETTERS = """
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
-    SELECT *, row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
+    SELECT topic, payload, headers, flight_id,
+           row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
     FROM log WHERE payload IS NOT NULL
 ) AS dead
 WHERE nth = 1 AND flight_id IS NOT NULL

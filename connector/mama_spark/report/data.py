@@ -47,16 +47,16 @@ _TIMELINE = f"""
 SELECT CAST(floor((CAST(event_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin,
        {_COUNTS}, {_rows_where("sends > 1", "resent")},
        sum(CASE WHEN publish_time IS NULL THEN 0 ELSE 1 END) AS answered, {_LATENCIES}
-FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY bin ORDER BY bin"""
+FROM log WHERE {IS_OUTCOME}{{more}} GROUP BY 1 ORDER BY 1"""
 
 _SENT = f"""
 SELECT CAST(floor((CAST(publish_time AS BIGINT) - {{first}}) / {{width}}.0) AS BIGINT) AS bin, count(*) AS sent
-FROM log WHERE {IS_OUTCOME} AND publish_time IS NOT NULL{{more}} GROUP BY bin"""
+FROM log WHERE {IS_OUTCOME} AND publish_time IS NOT NULL{{more}} GROUP BY 1"""
 
 _DISTRIBUTION = f"""
 SELECT CAST(floor(log10(CASE WHEN latency_us < 1 THEN 1 ELSE latency_us END) * {BINS_PER_DECADE}) AS BIGINT) AS bin,
        count(*) AS flights
-FROM log WHERE {IS_OUTCOME} AND NOT {IS_FAILED} AND latency_us IS NOT NULL{{more}} GROUP BY bin ORDER BY bin"""
+FROM log WHERE {IS_OUTCOME} AND NOT {IS_FAILED} AND latency_us IS NOT NULL{{more}} GROUP BY 1 ORDER BY 1"""
 
 _BY_TOPIC = f"""
 SELECT topic, {_COUNTS}, {_rows_where("duplicate", "duplicates")}, {_LATENCIES}

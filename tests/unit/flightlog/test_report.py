@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.reading import PERCENTILE_RANK_ERROR, REPLAY, failed, failed_text, summarise, unpublished
 from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT
 from mama_spark.flightlog.staging import Staging
+from mama_spark.report.data import read_report
 
 from tests.support.flight_logs import BATCH, STREAM, T0, commit_dead_letters, flights, stage, stage_letters
 
@@ -329,6 +331,17 @@ def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
     newer = bad(1, payload=pa.array([b"new"]), at=T0 + 1_000_000)
     commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, newer))
     assert unpublished(str(tmp_path), {})["value"].to_pylist() == [b"new"]
+
+
+def test_columns_of_rows_may_have_the_names_of_the_questions(tmp_path: Path) -> None:
+    """Of their aliases, which no user knows."""
+    names = ["a", "acked", "batch", "bin", "dead", "done", "f", "failed", "log", "lost", "n", "nth", "ok", "written"]
+    extra = [pa.field(name, pa.int32()) for name in names]
+    row = pa.record_batch([pa.array([1], pa.int32())] * len(extra), schema=pa.schema(extra))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, bad(1, extra=row), extra=extra), extra=extra)
+    assert left(tmp_path) == ["bad-0"]
+    assert len(read_report(str(tmp_path), {}, datetime.now(UTC)).timeline) == 1
+    assert (summarise(str(tmp_path), {}).count(), len(failed(str(tmp_path), {}))) == (1, 1)
 
 
 def test_rows_without_payload_or_id_cannot_come_back_and_are_counted(
