@@ -390,32 +390,27 @@ _FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_MICRO_
     {_MICRO_BATCH} NOT IN (SELECT DISTINCT batch FROM (SELECT {_MICRO_BATCH} AS batch FROM log WHERE committed) AS done
     WHERE batch IS NOT NULL)))"""
 
-_FROM_LOG = f"""
+#: The rows that are not done, as they failed last. The same id on another topic is another row.
+_UNPUBLISHED = """
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
     SELECT topic, payload, headers, flight_id,
-           row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
-    FROM log WHERE {_FAILED_FLIGHT} AND payload IS NOT NULL
-) AS failed
-WHERE nth = 1 AND flight_id IS NOT NULL
-  AND NOT EXISTS (
-    SELECT 1 FROM (SELECT flight_id FROM log WHERE event = 'acked') AS ok WHERE ok.flight_id = failed.flight_id)
-"""
-
-
-_FROM_DEAD_LETTERS = """
-SELECT topic, payload AS value, headers, flight_id AS id FROM (
-    SELECT topic, payload, headers, flight_id,
-           row_number() OVER (PARTITION BY flight_id ORDER BY event_time DESC) AS nth
-    FROM log WHERE payload IS NOT NULL
-) AS dead
-WHERE nth = 1 AND flight_id IS NOT NULL
+           row_number() OVER (PARTITION BY flight_id, topic ORDER BY event_time DESC) AS nth
+    FROM log WHERE {failed} AND payload IS NOT NULL
+) AS lost
+WHERE nth = 1 AND flight_id IS NOT NULL AND {undone}
 """
 
 _LEFT_OUT = """
-SELECT count(DISTINCT flight_id) + sum(CASE WHEN flight_id IS NULL THEN 1 ELSE 0 END) AS n FROM log
-WHERE {failed} AND (flight_id IS NULL OR flight_id NOT IN (
-    SELECT flight_id FROM log WHERE flight_id IS NOT NULL AND ({settled} OR {failed} AND payload IS NOT NULL)))
+SELECT coalesce(sum(CASE WHEN flight_id IS NULL THEN flights ELSE 1 END), 0) AS n FROM (
+    SELECT flight_id, topic, count(*) AS flights
+    FROM log WHERE {failed} GROUP BY flight_id, topic HAVING flight_id IS NULL OR count(payload) = 0
+) AS lost
+WHERE {undone}
 """
+
+_UNDONE = """NOT EXISTS (
+    SELECT 1 FROM (SELECT flight_id, topic FROM log WHERE event = 'acked') AS done
+    WHERE done.flight_id = lost.flight_id AND done.topic = lost.topic)"""
 
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
@@ -434,12 +429,10 @@ def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
         names = {f.name for f in table.schema().fields}
         if not {"flight_id", "topic", "payload", "headers"} <= names:
             raise FlightLogError(f"{path} is neither a flight log nor a dead-letter table")
-        sql, failed, settled = _FROM_DEAD_LETTERS, "true", "false"
-        if "event" in names:
-            sql, failed, settled = _FROM_LOG, _FAILED_FLIGHT, "event = 'acked'"
+        failed, undone = (_FAILED_FLIGHT, _UNDONE) if "event" in names else ("true", "true")
         query = QueryBuilder().register("log", table)
-        found = pa.table(query.execute(sql))
-        left_out = pa.table(query.execute(_LEFT_OUT.format(failed=failed, settled=settled)))["n"][0].as_py()
+        found = pa.table(query.execute(_UNPUBLISHED.format(failed=failed, undone=undone)))
+        left_out = pa.table(query.execute(_LEFT_OUT.format(failed=failed, undone=undone)))["n"][0].as_py()
     if left_out:
         logger.warning(
             "%s: %d failed rows are left out, because the table lacks their payload or id%s: publish them from their "

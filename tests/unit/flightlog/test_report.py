@@ -333,6 +333,19 @@ def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
     assert unpublished(str(tmp_path), {})["value"].to_pylist() == [b"new"]
 
 
+def test_one_id_on_two_topics_is_two_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def on(*topics: str, **other: Any) -> Any:
+        ids, names = pa.array(["a"] * len(topics)), pa.array(topics).dictionary_encode()
+        return bad(len(topics), **{"flight_id": ids, "topic": names, **other})
+
+    without = on("kr", "us", payload=pa.array([None, None], pa.binary()))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, on("eu", "us", "jp"), without))
+    acked = flights(1, flight_id=pa.array(["a"]), topic=pa.array(["eu"]).dictionary_encode(), at=T0 + 1_000_000)
+    commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, acked))
+    assert sorted(unpublished(str(tmp_path), {})["topic"].to_pylist()) == ["jp", "us"]
+    assert "1 failed rows are left out" in caplog.text, "that of kr"
+
+
 def test_columns_of_rows_may_have_the_names_of_the_questions(tmp_path: Path) -> None:
     """Of their aliases, which no user knows."""
     names = ["a", "acked", "batch", "bin", "dead", "done", "f", "failed", "log", "lost", "n", "nth", "ok", "written"]
