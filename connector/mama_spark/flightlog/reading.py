@@ -383,41 +383,43 @@ REPLAY = pa.schema(
     ]
 )
 
-#: Flights that failed; but for those of a micro-batch that a later attempt committed, with other outcomes of its rows,
-#: and with other ids if its partitions are others.
-_MICRO_BATCH = "query_id || ' ' || CAST(batch_id AS string)"
-_FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_MICRO_BATCH} IS NULL OR
-    {_MICRO_BATCH} NOT IN (SELECT DISTINCT batch FROM (SELECT {_MICRO_BATCH} AS batch FROM log WHERE committed) AS done
-    WHERE batch IS NOT NULL)))"""
+#: Flights that failed; but for those of an attempt at a write that another attempt committed, with outcomes of all its
+#: rows, and with other ids if its partitions are others.
+_WRITE = "coalesce(query_id, run_id) || ' ' || coalesce(CAST(batch_id AS string), '')"
+_FAILED_FLIGHT = f"""(kind = 'flight' AND {IS_FAILED} AND (committed OR {_WRITE} IS NULL OR
+    {_WRITE} NOT IN (SELECT DISTINCT written FROM (SELECT {_WRITE} AS written FROM log WHERE committed) AS done
+    WHERE written IS NOT NULL)))"""
 
 #: The rows that are not done, as they failed last. The same id on another topic is another row.
 _UNPUBLISHED = """
 SELECT topic, payload AS value, headers, flight_id AS id FROM (
-    SELECT topic, payload, headers, flight_id,
-           row_number() OVER (PARTITION BY flight_id, topic ORDER BY event_time DESC) AS nth
-    FROM log WHERE {failed} AND payload IS NOT NULL
+    SELECT topic, payload, headers, flight_id, max(event_time) OVER (PARTITION BY flight_id, topic) AS at,
+           row_number() OVER (PARTITION BY flight_id, topic ORDER BY payload IS NULL, event_time DESC) AS nth
+    FROM log WHERE {failed}
 ) AS lost
-WHERE nth = 1 AND flight_id IS NOT NULL AND {undone}
+WHERE nth = 1 AND payload IS NOT NULL AND flight_id IS NOT NULL AND {undone}
 """
 
 _LEFT_OUT = """
 SELECT coalesce(sum(CASE WHEN flight_id IS NULL THEN flights ELSE 1 END), 0) AS n FROM (
-    SELECT flight_id, topic, count(*) AS flights
+    SELECT flight_id, topic, count(*) AS flights, max(event_time) AS at
     FROM log WHERE {failed} GROUP BY flight_id, topic HAVING flight_id IS NULL OR count(payload) = 0
 ) AS lost
 WHERE {undone}
 """
 
+#: Where nothing is acknowledged, a flight that failed has been published before.
 _UNDONE = """NOT EXISTS (
-    SELECT 1 FROM (SELECT flight_id, topic FROM log WHERE event = 'acked') AS done
-    WHERE done.flight_id = lost.flight_id AND done.topic = lost.topic)"""
+    SELECT 1 FROM (SELECT flight_id, topic, event, event_time FROM log
+                   WHERE event = 'acked' OR event = 'published' AND ack_level = 'none') AS done
+    WHERE done.flight_id = lost.flight_id AND done.topic = lost.topic
+      AND (done.event = 'acked' OR done.event_time > lost.at))"""
 
 
 def unpublished(path: str, storage: dict[str, str]) -> pa.Table:
     """Failed rows of the table at ``path``, with the ids under which they were published: those that were stored after
-    all are not stored twice. Of a flight log, without the rows that a later attempt got acknowledged, and those of an
-    attempt at a micro-batch that another one committed. A warning counts rows whose payload or id the table does not
-    have.
+    all are not stored twice. Of a flight log, without the rows that another attempt published, and those of an attempt
+    at a write that another one committed. A warning counts rows whose payload or id the table does not have.
 
     :returns: columns of :data:`REPLAY`
     :raises FlightLogError: no such table, or one of another kind

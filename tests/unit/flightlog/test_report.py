@@ -326,6 +326,29 @@ def test_an_attempt_at_a_micro_batch_that_another_one_committed_leaves_nothing(
     assert not caplog.text
 
 
+def test_an_attempt_at_a_batch_that_another_one_committed_leaves_nothing(tmp_path: Path) -> None:
+    """Such as one of a task that was tried again, with ids of its own."""
+    stage(tmp_path, BATCH, bad(2, "before"))
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, flights(2, "after"), bad(1, "still")))
+    other = WriteId(None, "run-8", 7, "nats")
+    stage(tmp_path, other, bad(1, "other"))
+    abort(str(tmp_path), {}, other)
+    assert left(tmp_path) == ["other-0", "still-0"]
+
+
+def test_where_nothing_is_acknowledged_what_was_published_later_is_done(tmp_path: Path) -> None:
+    """A failed flight that was sent has been published, too, with `flightLogLevel=all`."""
+
+    def sent(at: int) -> Any:
+        return flights(2, "bad", event=np.zeros(2, np.uint8), ack_level="none", at=at)
+
+    commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, sent(T0 - 500), bad(2)))
+    assert left(tmp_path) == ["bad-0", "bad-1"]
+    again = bad(1, payload=pa.array([None], pa.binary()), at=T0 + 2_000_000)
+    commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, sent(T0 + 1_000_000), again))
+    assert left(tmp_path) == ["bad-0"]
+
+
 def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
     commit(str(tmp_path), {}, BATCH, stage(tmp_path, BATCH, bad(1, payload=pa.array([b"old"]))))
     newer = bad(1, payload=pa.array([b"new"]), at=T0 + 1_000_000)
