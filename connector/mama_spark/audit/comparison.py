@@ -95,7 +95,19 @@ class Comparison:
             f"{'true' if span.gaps else 'false'} AS gaps, {_moment(span.since)} AS since, {_moment(span.made)} AS made"
             for name, span in spans.items()
         )
-        self.whole = min(one.after for one in spans.values()), max(one.up_to for one in spans.values())
+        self._ranges = sorted((one.after, one.up_to) for one in spans.values())
+        self.whole = self._ranges[0][0], max(up_to for _, up_to in self._ranges)
+
+    def parts(self, size: int) -> list[Part]:
+        """All sequences, in parts with ``size`` of those of the streams at most: what lies between these is not cut."""
+        edges, done, room = [0], 0, size
+        for after, up_to in self._ranges:
+            at = max(after, done)
+            while up_to - at > room:
+                at, room = at + room, size
+                edges.append(at)
+            done, room = max(up_to, done), room - max(up_to - at, 0)
+        return [*pairwise([*edges, 1 << 62])]
 
     def _placed(self, part: Part) -> str:
         """Flights, each beside the message at its sequence."""
@@ -279,14 +291,14 @@ def compare(
     :param size: sequences that are compared at a time
     :param unnumbered: the log has flights without a sequence
     """
-    edges = [0, *range(compared.whole[0] + size, compared.whole[1], size), 1 << 62]
-    for part in pairwise(edges):
+    parts = compared.parts(size)
+    for part in parts:
         if found.add(ask(compared.matches(part))):
             found.add(ask(compared.unmatched(part)))
         found.again += sum(row["again"] for row in ask(compared.again(part)))
         found.add(ask(compared.others(part)))
     if unnumbered:
         found.add(ask(compared.unmatched(UNNUMBERED)))
-    parts = min(len(edges) - 1, 16)
-    for first in range(parts):
-        found.add(ask(compared.copies(hexdigits[first:16:parts])))
+    many = min(len(parts), 16)
+    for first in range(many):
+        found.add(ask(compared.copies(hexdigits[first:16:many])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,6 +149,25 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
     others = DeltaTable(stored)
     compare(audit, compared, lambda sql: query(table, {}, sql, stored=others), 2, unnumbered=True)
     return audit
+
+
+@pytest.mark.parametrize(
+    ("ranges", "edges"),
+    [
+        ([(0, 9)], [2, 4, 6, 8]),
+        ([(4, 8)], [6]),
+        ([(0, 1), (10**12, 10**12 + 2)], [10**12 + 1]),
+        ([(0, 5), (1, 3), (4, 7)], [2, 4, 6]),
+        ([(0, 4), (10**12, 10**12 + 1)], [2, 10**12]),
+    ],
+    ids=str,
+)
+def test_parts_hold_few_sequences_of_streams_and_no_stretch_without_any(
+    ranges: list[tuple[int, int]], edges: list[int]
+) -> None:
+    spans = {str(number): Span(BOUNDS, *both) for number, both in enumerate(ranges)}
+    parts = Comparison(FlightSelection(), "nats", spans).parts(2)
+    assert parts == [*pairwise([0, *edges, 1 << 62])]
 
 
 @pytest.mark.parametrize("case", CASES)
