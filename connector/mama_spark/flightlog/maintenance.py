@@ -31,7 +31,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from ..contracts.errors import FlightLogError, Unavailable
 from .folder import PARTS
 from .orphaned_parts import known_files, oldest_addable, unknown_parts
-from .parts import OpenPart, Part
+from .parts import GROUP_BYTES, OpenPart, Part
 from .schema import DEAD_LETTER_TABLE, FLIGHT_LOG, OWN_NAMES, PARTITION_COLUMNS, part_schema
 from .storage import TableStore, check_features, reading_errors, storage_errors
 from .transaction import MAX_ATTEMPTS, CommitPlan, TargetTable, add_action, add_and_remove, await_next_attempt, execute
@@ -292,12 +292,19 @@ def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part
                 store.filesystem().open_input_file(unquote(file.path)) as source,
                 pq.ParquetFile(source, pre_buffer=False) as parquet,
             ):
-                for batch in parquet.iter_batches(batch_size=8_192):
+                for batch in parquet.iter_batches(batch_size=_batch_rows(parquet.metadata)):
                     made.add(_with_schema(batch, schema))
         return made.close()
     except BaseException:
         made.abandon()
         raise
+
+
+def _batch_rows(file: pq.FileMetaData) -> int:
+    """Rows of a file to read at a time: of a row group that is to be written, at most."""
+    groups = [file.row_group(i) for i in range(file.num_row_groups)]
+    fitting: list[int] = [g.num_rows * GROUP_BYTES // max(1, g.total_byte_size) for g in groups]
+    return max(1, min([8_192, *fitting]))
 
 
 def _with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from mama_spark.flightlog import maintenance, transaction
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.maintenance import adopt_orphans, compact, compact_after_commit, maintain
-from mama_spark.flightlog.parts import Part
+from mama_spark.flightlog.parts import GROUP_BYTES, OpenPart, Part
 from mama_spark.flightlog.storage import TableStore
 
 from jobs import maintain as job
@@ -193,6 +193,24 @@ def test_rows_of_before_a_column_was_added_get_nulls(tmp_path: Path) -> None:
     assert maintain(str(tmp_path), {}).written == 1
     assert rows(tmp_path) == before
     assert sorted(str(row["region"]) for row in before) == ["None", "r1"]
+
+
+def test_few_wide_rows_are_merged_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload, batches = pa.array([bytes(2 << 20)] * 20, pa.binary()), list[int]()
+    for number in range(2):
+        write_id = WriteId("query-1", "run", number, "nats")
+        parts = stage(tmp_path, write_id, flights(20, payload=payload))
+        commit(str(tmp_path), {}, write_id, parts, app=("query-1", number))
+    add = OpenPart.add
+
+    def noted(part: OpenPart, batch: pa.RecordBatch) -> None:
+        batches.append(batch.nbytes)
+        add(part, batch)
+
+    monkeypatch.setattr(OpenPart, "add", noted)
+    assert compact(TableStore(str(tmp_path), {}), 1 << 30) == (2, 1)
+    assert sum(batches) > 40 * len(payload[0].as_py())
+    assert max(batches) <= 1.1 * GROUP_BYTES
 
 
 def test_compaction_every_so_many_commits_bounds_what_a_commit_and_a_read_load(tmp_path: Path) -> None:
