@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from mama_spark.flightlog.schema import PUBLISHED, TIMEOUT
 from mama_spark.flightlog.staging import Staging
 from mama_spark.report.data import read_report
 
+from jobs import republish as job
 from tests.support.flight_logs import BATCH, STREAM, T0, commit_dead_letters, flights, stage, stage_letters
 
 
@@ -347,6 +349,21 @@ def test_where_nothing_is_acknowledged_what_was_published_later_is_done(tmp_path
     again = bad(1, payload=pa.array([None], pa.binary()), at=T0 + 2_000_000)
     commit(str(tmp_path), {}, NEXT, stage(tmp_path, NEXT, sent(T0 + 1_000_000), again))
     assert left(tmp_path) == ["bad-0"]
+
+
+def test_the_job_claims_no_more_than_that_it_has_handed_rows_to_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(str(tmp_path / "log"), {}, BATCH, stage(tmp_path / "log", BATCH, bad(3)))
+    conf = tmp_path / "republish.toml"
+    conf.write_text(f'[input]\npath = "{tmp_path}/log"\n[mamapub]\nurl = "nats://h"\nonError = "log"\n')
+    monkeypatch.setattr("sys.argv", ["republish.py", "--conf-file", str(conf)])
+    for name in ("SparkSession", "mama_spark"):
+        monkeypatch.setattr(job, name, MagicMock())
+    job.main()
+    assert capsys.readouterr().out.endswith(
+        "\n3 rows handed to the write: its line 'mamapub: ..' says what became of them\n"
+    )
 
 
 def test_same_id_twice_comes_back_once_as_it_was_last(tmp_path: Path) -> None:
