@@ -60,16 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 when every message was acknowledged, else 1."""
     o = _sink_options(args)
-    window = o.window
+    bridge = publisher_bridge(o)
     headers: Headers = {}
     for name, text in pairs(args.header, "--header"):
         headers.setdefault(name, []).append(text)
     values: Iterable[bytes] = [args.value.encode()] if args.value is not None else _lines()
     listener = _Listener()
     publisher = ManagedPublisher(
-        publisher_bridge(o), max_in_flight=window.max_in_flight, refill_allowed_at=window.refill_allowed_at,
-        retry_config=window.retry, poll_time=o.poll_time, hold_pause_time=o.hold_pause_time,
-        wait_timeout=window.wait_timeout, listener=listener,
+        bridge, window=o.window.for_bridge(bridge.capabilities, with_ids=o.dedup), dedup=o.dedup,
+        poll_time=o.poll_time, hold_pause_time=o.hold_pause_time, listener=listener,
     )  # fmt: skip
     with publisher, Progress("publishing", "messages") as progress:
         for value in values:

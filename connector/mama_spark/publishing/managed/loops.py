@@ -35,6 +35,7 @@ _MAX_POLL = 0.005  #: seconds for which the flights runner keeps the publish run
 class PublisherLoops:
     """Base of both loops. Each loop runs on one thread, of any owner.
 
+    :param dedup: False = no ids are sent
     :param poll_time: longest wait of a loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
     :ivar keep_going: the flag of the specification (MP-29, MP-36); after clearing it, call :meth:`settle_rest`
     :ivar draining: the loops end once nothing is left
@@ -48,6 +49,7 @@ class PublisherLoops:
         queue: PublishQueue,
         callbacks: CallbackDispatcher,
         *,
+        dedup: bool,
         poll_time: float,
         hold_pause_time: float,
     ) -> None:
@@ -56,7 +58,7 @@ class PublisherLoops:
         # asked before the first time-out, so that it can say why
         self._loop = SendLoop(bridge, window, outage=OutageDetector(math.inf, window.policy.wait_timeout / 2))
         self._reporter = OutageReporter(bridge, self._loop, "each message fails at its own deadline")
-        self._poll_time, self._hold_pause_time = poll_time, hold_pause_time
+        self._dedup, self._poll_time, self._hold_pause_time = dedup, poll_time, hold_pause_time
         self.keep_going = True
         self.draining = self._publish_done = False
         self.drained = threading.Event()
@@ -100,7 +102,7 @@ class PublisherLoops:
         headers = [{**(f.headers or {}), **(f.options.headers() if f.options else {})} or None for f in single]
         messages = MessageBatch.of(
             [f.subject for f in single], [f.body for f in single],
-            headers if any(headers) else None, [f.id for f in single],
+            headers if any(headers) else None, [f.id for f in single] if self._dedup else None,
         )  # fmt: skip
         with self._core:
             flights = self.window.open(len(single), messages, PendingBatch(single, futures))

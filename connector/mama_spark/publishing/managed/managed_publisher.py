@@ -37,6 +37,8 @@ class ManagedPublisher:
     :param poll_time: longest wait of any loop, seconds (MP-07); ``hold_pause_time``: the same in a hold (MP-08)
     :param wait_timeout: seconds to wait for the acknowledgement of a send (MP-09)
     :param listener: gets the events of each flight (MP-10); may be replaced until :meth:`start`
+    :param window: rules of the window, in place of the parameters of MP-04 to MP-06 and MP-09
+    :param dedup: False = no ids are sent
     :param queue_size: maximum number of messages that wait for the publish runner
     :param loop: the event loop of the context's client; None = that of this thread, which must be the
         client's. Any thread may use the publisher
@@ -56,6 +58,8 @@ class ManagedPublisher:
         hold_pause_time: float = 0.1,
         wait_timeout: float = 5.0,
         listener: PublisherListener | None = None,
+        window: WindowConfig | None = None,
+        dedup: bool = True,
         queue_size: int = 10_000,
         loop: asyncio.AbstractEventLoop | None = None,
         client: object = None,
@@ -66,7 +70,7 @@ class ManagedPublisher:
         for name, value in (("pollTime", poll_time), ("holdPauseTime", hold_pause_time), ("queueSize", queue_size)):
             if value <= 0:
                 raise ConfigError(f"{name} must be positive, got {value}")
-        self.window = Window(WindowConfig(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
+        self.window = Window(window or WindowConfig(max_in_flight, refill_allowed_at, wait_timeout, retry_config))
         self.bridge: PublisherBridge = attach(target, loop, client)
         self.id_prefix = id_prefix if id_prefix is not None else secrets.token_hex(11)
         self.poll_time, self.hold_pause_time = poll_time, hold_pause_time
@@ -74,8 +78,9 @@ class ManagedPublisher:
         self._queue = PublishQueue(queue_size, self.id_prefix, self._runner_threads)
         self._callbacks = CallbackDispatcher(listener, self.window.streams, self.window.domains)
         self._loops = PublisherLoops(
-            self.bridge, self.window, self._queue, self._callbacks, poll_time=poll_time, hold_pause_time=hold_pause_time
-        )
+            self.bridge, self.window, self._queue, self._callbacks,
+            dedup=dedup, poll_time=poll_time, hold_pause_time=hold_pause_time,
+        )  # fmt: skip
         self._death: BaseException | None = None
         self._threads: list[threading.Thread] = []
 

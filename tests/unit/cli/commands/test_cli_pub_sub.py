@@ -86,6 +86,27 @@ def test_pub_sends_again_as_its_options_say(faults: list[str], given: dict[str, 
     assert len(broker.messages()) == 1 - code
 
 
+@each(
+    ("faults", "given", "stored", "code"),
+    [
+        (["lose"], {"order": "partition"}, "123", 0),  # the broker knows the id of the second send
+        (["lose"], {"dedup": "false", "order": "partition"}, "1123", 0),
+        (["lose"], {"dedup": "false", "onUncertain": "report"}, "123", 1),
+        (["ack", "503"], {"order": "partition"}, "123", 0),
+    ],
+)
+def test_pub_sends_ids_and_repeats_and_keeps_order_as_its_options_say(
+    faults: list[str], given: dict[str, str], stored: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = MemoryBroker.get(uuid4().hex)
+    broker.then(faults)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n3\n")))
+    given = {"waitTimeout": "100", "retryDeadline": "60s", **given}
+    words = [word for name, value in given.items() for word in ("-o", f"{name}={value}")]
+    assert main(["pub", "orders.a", "--url", f"memory://{broker.name}", *words]) == code
+    assert b"".join(m.payload for m in broker.messages()).decode() == stored
+
+
 def test_pub_has_as_many_messages_in_flight_as_its_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one, a message that is lost and sent again is stored before the next one."""
     broker = MemoryBroker.get(uuid4().hex)
