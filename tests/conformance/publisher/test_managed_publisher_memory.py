@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import PollResult
+from mama_spark.contracts.bridge import PollResult, ValidationResult
 from mama_spark.contracts.errors import (
     BackgroundTaskFailed,
+    BadRow,
     ConfigError,
     NoResponders,
+    NotPublished,
     OutcomeUnknown,
     PublishError,
     RateLimited,
     Rejected,
+    Unavailable,
 )
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge
@@ -233,3 +236,33 @@ def test_a_bridge_that_does_not_open_tells_every_waiter(harness: MemoryPublisher
         publisher.drain(LONG)
     with pytest.raises(BackgroundTaskFailed, match="down"):
         publisher.publish_async("a", b"")
+
+
+def test_a_message_is_sent_only_after_its_check_however_long_that_is_unavailable(
+    harness: MemoryPublisherHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A header in its lines would destroy what is stored."""
+
+    class Restarting(MemoryBridge):
+        up = False
+
+        def prepare(self, batch: MessageBatch) -> ValidationResult:
+            if not self.up:
+                raise Unavailable("the server restarts")
+            return super().prepare(batch)
+
+    bridge = Restarting(harness.name)
+    publisher = harness.publisher(target=bridge, wait_timeout=0.2, poll_time=0.01, hold_pause_time=0.01).start()
+    bad = publisher.publish_async("a", b"", {"h": "x\r\nNats-Rollup: all"})
+    good = publisher.publish_async("a", b"good")
+    until(lambda: "the server restarts" in caplog.text)
+    assert not publisher.counters.sends
+    bridge.up = True
+    assert isinstance(bad.exception(LONG), BadRow)
+    assert ack_of(good).result(LONG)
+    bridge.up = False
+    later = publisher.publish_async("a", b"later")
+    until(lambda: not len(publisher._queue))
+    publisher.stop()
+    assert isinstance(later.exception(LONG), NotPublished)
+    assert harness.payloads() == [b"good"]

@@ -67,7 +67,7 @@ class PublisherLoops:
         self._core = threading.RLock()  # guards window, bridge and batches
         self._sending = threading.Event()  # the publish runner wants the bridge
         self._open: dict[int, FlightBatch] = {}
-        self._opened = False
+        self._opened = self._unprepared = False
         self._clock = WallClock.anchored()
 
     def wake(self) -> None:
@@ -110,10 +110,8 @@ class PublisherLoops:
         return flights
 
     def _send_batch(self, flights: FlightBatch) -> None:
-        with self._bridge_first():
-            if not self.keep_going:
-                return
-            spans = self._prepare(flights)
+        while (spans := self._prepare(flights)) is None:
+            self._settled.wait(self._hold_pause_time)
         while spans:
             with self._bridge_first():
                 if not self.keep_going:  # checked under the lock: the thread that cleared it settles the flights next
@@ -128,16 +126,24 @@ class PublisherLoops:
                 self._settled.wait(self._hold_pause_time)
         self._callbacks.deliver()
 
-    def _prepare(self, flights: FlightBatch) -> deque[Span]:
-        try:
-            spans = self._loop.prepare(flights)
-        except Unavailable:
-            return deque([(0, flights.n)])  # the sends will check them
-        except ConfigError as error:
-            self._reject(flights, range(flights.n), PublishError(str(error)))
-            return deque()
-        self._collect()
-        return spans
+    def _prepare(self, flights: FlightBatch) -> deque[Span] | None:
+        """The rows to send, none if the publisher was stopped; None = the bridge is unavailable: wait and try again."""
+        with self._bridge_first():
+            if not self.keep_going:
+                return deque()
+            self._settled.clear()
+            self._unprepared = False
+            try:
+                spans = self._loop.prepare(flights)
+            except Unavailable as error:
+                self._loop.last_cause = str(error)
+                self._loop.refused = self._unprepared = True
+                return None
+            except ConfigError as error:
+                self._reject(flights, range(flights.n), PublishError(str(error)))
+                return deque()
+            self._collect()
+            return spans
 
     def _reject(self, flights: FlightBatch, rows: range, error: PublishError) -> None:
         self.window.reject(flights, np.array(rows, np.int64), error, time.monotonic())
@@ -201,6 +207,7 @@ class PublisherLoops:
     def _look_for_outage(self) -> None:
         """Ask for the cause of a lasting silence, for the log and for time-outs."""
         now, outage = time.monotonic(), self._loop.outage
+        self._loop.bridge_full |= self._unprepared  # what waits for the bridge is silence, too
         self._loop.outage_lasts_too_long(waiting=bool(self._open), now=now)
         self._reporter.report(now)
         self.window.silence = self._reporter.cause if outage.noticed else ""
