@@ -266,3 +266,41 @@ def test_a_message_is_sent_only_after_its_check_however_long_that_is_unavailable
     publisher.stop()
     assert isinstance(later.exception(LONG), NotPublished)
     assert harness.payloads() == [b"good"]
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [({"subject": "a\udcff"}, "the subject cannot be encoded as UTF-8"),
+     ({"subject": None}, "the subject is of type NoneType"),
+     ({"headers": {"\udcff": "x"}}, "the name of a header cannot"),
+     ({"headers": {"n": "\udcff"}}, "a value of the header 'n' cannot"),
+     ({"headers": {"n": [5]}}, "a value of the header 'n' is of type int"),
+     ({"options": PublishOptions(msg_id=42)}, "the message id is of type int"),  # type: ignore[arg-type]
+     ({"options": PublishOptions(expected_stream="\udcff")}, "a value of the header 'Nats-Expected-Stream' cannot"),
+     ({"body": 5}, "the body is of type int"),
+     ({"body": "text"}, "the body is of type str")],
+)  # fmt: skip
+def test_a_malformed_message_is_refused_to_its_caller_and_ends_nothing(
+    harness: MemoryPublisherHarness, message: dict[str, Any], text: str
+) -> None:
+    with harness.publisher() as publisher:
+        with pytest.raises(BadRow, match=text):
+            publisher.publish_async(**{"subject": "a", "body": b"bad", **message})
+        assert ack_of(publisher.publish_async("a", memoryview(b"good"))).result(LONG)
+    assert harness.payloads() == [b"good"]
+
+
+def test_an_error_between_queue_and_window_tells_every_waiter(
+    harness: MemoryPublisherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> MessageBatch:
+        raise MemoryError("no more")
+
+    publisher = harness.publisher(max_in_flight=2)
+    futures = [publisher.publish_async("a", b"") for _ in range(3)]
+    futures[0].cancel()
+    monkeypatch.setattr(MessageBatch, "of", broken)
+    publisher.start()
+    assert all(isinstance(f.exception(LONG), NotPublished) for f in futures[1:])
+    with pytest.raises(BackgroundTaskFailed, match="no more"):
+        publisher.drain(LONG)

@@ -237,7 +237,7 @@ class PublisherLoops:
             self.bridge.close()
         self._callbacks.deliver()
         for flight, future in rest:
-            if future.set_running_or_notify_cancel():
+            if future.running() or future.set_running_or_notify_cancel():
                 future.set_exception(NotPublished(why))
             flight.publish_ack_future.set_exception(NotPublished(why))
         self.drained.set()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from mama_spark.contracts.errors import MamaError, QueueFull
+from mama_spark.contracts.errors import BadRow, MamaError, QueueFull
 
 from ..api import Flight, Headers, HeadersLike, PublishOptions
 
@@ -54,10 +54,23 @@ class PublishQueue:
     def put(
         self, subject: str, body: bytes, headers: HeadersLike | None, options: PublishOptions | None
     ) -> Future[Flight]:
-        """Queue a message; returns its future. QueueFull: the queue is full and this thread may not block."""
+        """Queue a message; returns its future.
+
+        :raises BadRow: a part of the message is no UTF-8 text, or its body no buffer
+        :raises QueueFull: the queue is full and this thread may not block
+        """
         plain: Headers | None = None
         if headers is not None:
             plain = {k: [v] if isinstance(v, str) else list(v) for k, v in headers.items()}
+        _require_text("the subject", subject)
+        for name, values in [*(plain or {}).items(), *(options.headers() if options else {}).items()]:
+            _require_text("the name of a header", name)
+            for value in values:
+                _require_text(f"a value of the header {name!r}", value)
+        try:
+            memoryview(body)
+        except TypeError:
+            raise BadRow(f"the body is of type {type(body).__name__}: give bytes") from None
         future: Future[Flight] = Future()
         with self._changed:
             self.raise_closed()
@@ -68,6 +81,7 @@ class PublishQueue:
                 self.raise_closed()
             self._number += 1
             id_ = options.msg_id if options and options.msg_id else f"{self._prefix}-{self._number}"
+            _require_text("the message id", id_)
             flight = Flight(id_, subject, bytes(body), plain, options)
             flight.publish_ack_future.set_running_or_notify_cancel()
             self._entries.append((flight, future))
@@ -86,14 +100,19 @@ class PublishQueue:
 
     def take(self, most: int, timeout: float, admit: Callable[[list[Entry]], T]) -> T | None:
         """The result of ``admit`` for the next entries; None if none comes for ``timeout`` seconds, or ever again.
-        ``admit`` runs under the lock, so that a message is always either here or in its result."""
+        ``admit`` runs under the lock, so that a message is always either here, also if it raises, or in its result."""
         with self._changed:
             if not self._entries:
                 self._changed.wait_for(lambda: bool(self._entries) or self.closed, timeout)
             if not self._entries or not self._hand_out:
                 return None
             taken = [self._entries.popleft() for _ in range(min(len(self._entries), most))]
-            admitted = admit([entry for entry in taken if entry[1].set_running_or_notify_cancel()])
+            running = [entry for entry in taken if entry[1].set_running_or_notify_cancel()]
+            try:
+                admitted = admit(running)
+            except BaseException:
+                self._entries.extendleft(reversed(running))
+                raise
         self.wake()
         return admitted
 
@@ -105,7 +124,7 @@ class PublishQueue:
         self.wake()
 
     def rest(self) -> list[Entry]:
-        """Remove and return all entries."""
+        """Remove and return all entries; the futures of some may be running."""
         with self._changed:
             rest, self._entries = list(self._entries), deque()
         return rest
@@ -126,6 +145,15 @@ def on_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _require_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise BadRow(f"{what} is of type {type(value).__name__}: give a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadRow(f"{what} cannot be encoded as UTF-8: {value!r}; leave out its surrogates") from None
 
 
 def _let_in(space: asyncio.Future[None]) -> None:
