@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -304,3 +305,14 @@ def test_an_error_between_queue_and_window_tells_every_waiter(
     assert all(isinstance(f.exception(LONG), NotPublished) for f in futures[1:])
     with pytest.raises(BackgroundTaskFailed, match="no more"):
         publisher.drain(LONG)
+
+
+def test_a_coroutine_that_gave_up_while_it_waited_for_space_harms_nobody(harness: MemoryPublisherHarness) -> None:
+    publisher = harness.publisher(queue_size=2)
+    queued = [publisher.publish_async("a", b"%d" % i) for i in range(2)]
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(publisher.publish("a", b"too late"), 0.05))
+    publisher.start()
+    assert all(ack_of(future).result(LONG) for future in queued)
+    publisher.drain(LONG)
+    assert harness.payloads() == [b"0", b"1"]

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeVar
 
 from mama_spark.contracts.errors import BadRow, MamaError, QueueFull
@@ -135,7 +136,8 @@ class PublishQueue:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []
         for loop, waiter in waiters:
-            loop.call_soon_threadsafe(_let_in, waiter)
+            with suppress(RuntimeError):  # its loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_let_in, waiter)
 
 
 def on_event_loop() -> bool:
