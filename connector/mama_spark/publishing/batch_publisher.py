@@ -362,19 +362,28 @@ class BatchPublisher:
 
     def _fail_queued(self, why: str, now: float) -> None:
         """Fail queued messages; sent flights continue."""
-        with self._changed:
-            queue, self._queue = list(self._queue), deque()
-            self._changed.notify_all()
-        for queued in queue:
+        for queued in self._take_queue(now):
             rows = np.flatnonzero(queued.flights.state == FlightState.QUEUED)
             rejected, error = dict(queued.rejected), NoResponders(why)
             self.window.reject(queued.flights, rows, [rejected.get(row, error) for row in rows.tolist()], now)
 
+    def _take_queue(self, now: float) -> list[_QueuedBatch]:
+        """Empty the queue; of its batches, rows that are stored already are acknowledged."""
+        with self._changed:
+            queue, self._queue = list(self._queue), deque()
+            self._changed.notify_all()
+        for queued in queue:
+            if queued.spans is None:  # else its preparation has acknowledged them
+                for some in queued.stored:
+                    self.window.settle_stored(queued.flights, some, now)
+        return queue
+
     def _abandon(self, why: str) -> None:
+        now = time.monotonic()
         with self._changed:
             batches = list(self._open.values())
-            self._queue.clear()
-        self.window.abandon(batches, Stopped(why), NotPublished(why), time.monotonic())
+        self._take_queue(now)
+        self.window.abandon(batches, Stopped(why), NotPublished(why), now)
 
     def _die(self, error: BaseException) -> None:
         """Settle every flight, and give the reason to every waiter."""

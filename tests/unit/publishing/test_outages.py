@@ -8,13 +8,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from mama_spark.contracts.bridge import Ack, Acks, BridgeEvent, EventKind, PollResult
+from mama_spark.contracts.errors import BadRow
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.batch_config import BatchConfig, OnOutage
 from mama_spark.publishing.batch_publisher import BatchPublisher
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch
+from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights
 from mama_spark.publishing.window.window import PROBE
 
 # A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
@@ -140,6 +141,29 @@ class SteppedPublisher:
         assert waiting or (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
         self.publisher._queue.clear()
         return waiting
+
+
+@pytest.mark.parametrize("end", ["outage", "stop"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_rows_that_are_stored_already_are_acknowledged_also_when_the_others_are_given_up(
+    end: str, prepared: bool
+) -> None:
+    stepped = SteppedPublisher()
+    publisher = stepped.publisher
+    stepped.happens(CUT)
+    stored = [StoredFlights("S", np.array([0, 2]), np.array([7, 8]))]
+    flights = publisher.put(MessageBatch.of(["t"] * 4, [b""] * 4), [(2, BadRow("x")), (3, BadRow("y"))], stored=stored)
+    if prepared:
+        publisher._launch()
+    if end == "outage":
+        stepped.wait(TIMEOUT + 1)
+    else:
+        publisher._abandon("the publisher was stopped")
+    assert not flights.open
+    acked, failed = FlightState.ACKED, FlightState.COMPLETED_EXCEPTIONALLY
+    assert flights.state.tolist() == [acked, failed, acked, failed]
+    assert flights.sequence[[0, 2]].tolist() == [7, 8]
+    assert (publisher.counters.acked, publisher.counters.failed, publisher.counters.sends) == (2, 2, 0)
 
 
 CUT = BridgeEvent(EventKind.DISCONNECTED, "cut", 0.0)
