@@ -35,13 +35,15 @@ class OutageDetector:
         """End a declared outage, although it is unknown whether messages get through."""
         self.declared, self._grace = False, self.notice
 
-    def check(self, blocked: bool, in_flight: int, now: float) -> bool:
+    def check(self, blocked: bool, in_flight: int, now: float, queued: bool = False) -> bool:
         """Whether to give up the waiting messages; declares outages. Call it regularly. In a declared outage: at once
-        if ``blocked`` (the middleware takes none), else after ``notice`` seconds with messages ``in_flight``."""
+        if ``blocked`` (the middleware takes none), else after ``notice`` seconds with messages ``in_flight``. Messages
+        that are only ``queued`` count no time, and keep what was counted: a window that timed out whole is no progress.
+        """
         step = 0.0 if self._checked is None else silent_for(self._checked, now)
         waiting = blocked or in_flight > 0
         self._checked = now if waiting else None
-        self.silent = self.silent + step if waiting else 0.0
+        self.silent = self.silent + step if waiting else self.silent if queued else 0.0
         self._grace -= step
         if self.declared:
             self._unanswered = self._unanswered + step if in_flight else 0.0

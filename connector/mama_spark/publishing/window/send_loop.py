@@ -297,7 +297,7 @@ class SendLoop:
         """
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
-        return self.outage.check(blocked, window.in_flight, now)
+        return self.outage.check(blocked, window.in_flight, now, queued=waiting)
 
 
 def spans_of(good: Bools) -> deque[Span]:

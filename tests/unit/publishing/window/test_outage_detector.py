@@ -42,6 +42,15 @@ def test_where_nothing_waits_no_time_counts() -> None:
     assert outage.check(False, 1, 99.5 + TIMEOUT)
 
 
+def test_a_window_that_timed_out_whole_is_no_end_of_the_silence_while_more_is_queued() -> None:
+    outage = OutageDetector(TIMEOUT, NOTICE)
+    assert not checked(outage, 0, TIMEOUT)
+    assert not outage.check(False, 0, TIMEOUT, queued=True)
+    assert outage.silent == TIMEOUT
+    assert not outage.check(False, 1, TIMEOUT, queued=True)
+    assert outage.check(False, 1, TIMEOUT + 0.5, queued=True)
+
+
 def test_progress_ends_the_outage_and_the_time_begins_anew() -> None:
     outage = OutageDetector(TIMEOUT, NOTICE)
     assert checked(outage, 0, TIMEOUT + 0.5)
