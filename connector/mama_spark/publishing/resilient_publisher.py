@@ -138,8 +138,8 @@ class ResilientPublisher:
                 self._publisher.check()
                 return True
             except MamaError as error:
-                self._warn(error)
                 self._drop_publisher()
+                self._warn_or_raise(error)
         delays = RECONNECT.delays()
         while True:
             try:
@@ -189,9 +189,13 @@ class ResilientPublisher:
         try:
             self._publisher.put(batch)
         except MamaError as error:
-            if isinstance(error, ConfigError) and not self._stored_once:
-                raise
-            self._warn(error)
+            self._warn_or_raise(error)
+
+    def _warn_or_raise(self, error: MamaError) -> None:
+        """Raise what only the user can correct, before any message was stored; warn of the rest."""
+        if isinstance(error, ConfigError) and not self._stored_once:
+            raise error
+        self._warn(error)
 
     def _drop_publisher(self) -> None:
         publisher, self._publisher = self._publisher, None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from mama_spark.contracts.bridge import PollResult
-from mama_spark.contracts.errors import PublishError, Unavailable
+from mama_spark.contracts.bridge import PollResult, ValidationResult
+from mama_spark.contracts.errors import ConfigError, PublishError, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.publishing.resilient_publisher import MAX_UNSETTLED_BATCHES, ResilientPublisher
@@ -123,6 +123,35 @@ def test_the_first_message_finds_out_that_nobody_answers(broker: MemoryBroker) -
     with pytest.raises(Unavailable):
         writer.write(batch(0))
     writer.close()
+
+
+def test_before_anything_is_stored_it_is_told_that_no_stream_takes_the_messages(broker: MemoryBroker) -> None:
+    class NoStream(MemoryBridge):
+        missing = True
+
+        def prepare(self, batch: MessageBatch) -> ValidationResult:
+            if self.missing:
+                raise ConfigError("no stream takes t")
+            return super().prepare(batch)
+
+    writer, asked = ResilientPublisher(lambda: NoStream(broker.name)), list[None]()
+
+    def after_many_tries() -> bool:
+        asked.append(None)
+        return len(asked) > 30
+
+    def write_on() -> None:
+        while writer.write(batch(0), after_many_tries):
+            pass
+
+    try:
+        with pytest.raises(ConfigError, match="no stream takes t"):
+            write_on()
+        NoStream.missing = False
+        assert writer.drain(30), "what was written waits for the stream"
+    finally:
+        writer.close()
+    assert [int(m.payload) for m in broker.messages()] == [0, 1, 2]
 
 
 def test_what_is_refused_for_good_is_told(broker: MemoryBroker) -> None:
