@@ -56,6 +56,7 @@ TABLE: dict[FlightState, dict[Transition, FlightState]] = {
     FlightState.WAITING: {
         Transition.SEND: FlightState.IN_FLIGHT,
         Transition.ACK: FlightState.ACKED,
+        Transition.SEND_UNACKNOWLEDGED: FlightState.PUBLISHED,
         Transition.FAIL: FlightState.COMPLETED_EXCEPTIONALLY,
         Transition.EXPIRE: FlightState.TIMEOUT,
     },

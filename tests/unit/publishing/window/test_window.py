@@ -267,6 +267,15 @@ def test_what_will_never_be_acknowledged_ends_as_published() -> None:
     assert (window.counters.published, window.counters.acked, window.counters.late, window.in_flight) == (2, 1, 1, 0)
 
 
+def test_an_answer_that_none_will_come_also_settles_what_waits_for_its_resend() -> None:
+    window, flights = launched(WindowConfig(10, 5, 1.0, RetryPolicy(5, (1.0,))), 2)
+    window.expire(1.0)
+    window.acked(Acks(np.array([0]), None, None, None, 1.1, level=Ack.NONE))
+    assert flights.state.tolist() == [FlightState.PUBLISHED, FlightState.WAITING]
+    assert due(window, 9.0) == [1], "and it is not sent again"
+    assert (window.counters.published, window.in_flight) == (1, 1)
+
+
 def test_429_halves_the_window_once_a_burst_and_acks_grow_it_again() -> None:
     window, flights = launched(WindowConfig(1024, 512, 5, RETRY), 20_000)
     refuse(window, list(range(100)), RateLimited("slow", 429), 0.1)
