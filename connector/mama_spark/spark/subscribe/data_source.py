@@ -216,8 +216,9 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         before = self._position(start)
         bounds, resumed = ask_logs(self.options, lambda bridge: self._look(bridge, before))
         self._latest = bounds
-        if self._target is not None:  # newer streams are for a later run
-            bounds = {name: found for name, found in bounds.items() if name in before or name in self._target}
+        if self._target is not None:  # newer streams are for a later run; some only the checkpoint knows
+            self._target = {name: bounds[name] for name in before if name in bounds} | self._target
+            bounds = {name: found for name, found in bounds.items() if name in self._target}
         now, losses = reconcile(before, bounds, resumed, self._replacing)
         self.handle_losses(losses)
         if self.options.current:  # new streams have no snapshot
@@ -225,7 +226,7 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         if self._target is None and not losses and self._waits_for_more(now, bounds):
             return start
         if self._target is not None:
-            bounds = {name: _limited_to(found, self._target.get(name)) for name, found in bounds.items()}
+            bounds = {name: _limited_to(found, self._target[name]) for name, found in bounds.items()}
         bounds = within_snapshots(now, bounds)
         end = to_json(self._with_times(now, self._end_of_batch(now, bounds, limit), bounds))
         if whole := ranges(before, from_json(end)):
@@ -364,8 +365,8 @@ def _resumed(bridge: RecordLogBridge, known: Offsets, bounds: Mapping[str, Bound
     return {s: p.resume(partial(bridge.log, s), bounds[s]) for s, p in known.items() if s in bounds}
 
 
-def _limited_to(now: Bounds, target: Bounds | None) -> Bounds:
+def _limited_to(now: Bounds, target: Bounds) -> Bounds:
     """``now``, limited to the end of ``target``; empty if the stream was made again since."""
-    if target is None or target.identity != now.identity:
+    if target.identity != now.identity:
         return Bounds(now.first, now.first - 1, now.identity)
     return replace(now, last=target.last, time=target.time) if target.last < now.last else now

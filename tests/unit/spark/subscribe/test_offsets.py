@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import Bounds, Continuity
+from mama_spark.memory.logs import MemoryLogs
 from mama_spark.spark.subscribe.offsets import (
     Loss,
     Offsets,
@@ -261,3 +262,19 @@ def test_a_query_that_takes_what_there_is_ends_where_the_stream_ended_when_it_be
     assert end[log.name]["next"] == 6
     log.put(1)
     assert stream.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_it_reads_the_rest_of_a_stream_that_no_topic_leads_to_any_more(
+    log: FilledLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.put(2)
+    stream = log.source().streamReader(SCHEMA)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    log.put(3)
+    monkeypatch.setattr(MemoryLogs, "names", lambda *_: [])
+    later = log.source().streamReader(SCHEMA)
+    later.prepareForTriggerAvailableNow()
+    end = later.latestOffset(start, ReadAllAvailable())
+    assert end[log.name]["next"] == 6
+    log.put(1)
+    assert later.latestOffset(end, ReadAllAvailable()) == end
