@@ -139,8 +139,10 @@ def made_by(destination: str) -> str:
 def filters_of(topics: Iterable[str]) -> list[str]:
     """The topics without those that another topic covers: the server rejects a consumer with overlapping filters (NATS
     ADR-34). A topic that the stream never stores does no harm."""
-    kept: list[str] = []
-    for topic in dict.fromkeys(topics):
-        if not any(covers(k, topic) for k in kept):
-            kept = [k for k in kept if not covers(topic, k)] + [topic]
-    return kept
+    unique = {topic: TopicFilter.parse(topic).literal for topic in topics}
+    wide: list[str] = []
+    for topic, literal in unique.items():
+        if not literal and not any(covers(k, topic) for k in wide):
+            wide = [k for k in wide if not covers(topic, k)] + [topic]
+    kept, covering = set(wide), Filters((topic, topic) for topic in wide)
+    return [t for t, literal in unique.items() if t in kept or (literal and covering.owner(t) is None)]

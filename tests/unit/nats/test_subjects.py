@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
@@ -32,12 +33,41 @@ def _all(patterns: list[str]) -> frozenset[str]:
     return frozenset().union(*map(matched, patterns))
 
 
+def calls_of(run: Callable[[], object]) -> int:
+    """Number of calls of functions, Python's and others, without those of the garbage collector."""
+    counted = 0
+
+    def count(*_: object) -> None:
+        nonlocal counted
+        counted += 1
+
+    gc.disable()
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return counted
+
+
 @examples(60)
 @given(st.lists(PATTERNS, min_size=1, max_size=4))
 def test_filters_lose_no_subject_and_none_holds_another(topics: list[str]) -> None:
     filters = filters_of(topics)
     assert _all(filters) == _all(topics)
-    assert not [1 for a in filters for b in filters if a != b and covers(a, b)]
+    assert filters == [t for t in dict.fromkeys(topics) if not any(t != k and covers(k, t) for k in topics)]
+
+
+def test_filters_are_reduced_at_the_same_cost_for_each_topic() -> None:
+    def calls(number: int) -> int:
+        topics = ["all.>", *(f"{root}.r{n}" for n in range(number) for root in ("orders", "all"))]
+        found: list[str] = []
+        counted = calls_of(lambda: found.extend(filters_of(topics)))
+        assert found == ["all.>", *(f"orders.r{n}" for n in range(number))]
+        return counted
+
+    assert calls(200) <= 20 * calls(10)
 
 
 @each(
@@ -73,25 +103,12 @@ def test_what_a_transform_makes(destination: str, made: str) -> None:
 
 
 def test_the_owner_of_a_topic_is_found_at_the_same_cost_among_any_number_of_filters() -> None:
-    """Counted in calls of functions, Python's and others, without those of the garbage collector."""
-
     def calls(number: int) -> int:
         filters = Filters((f"orders.r{n}.{rest}", f"ORDERS-{n}") for n in range(number) for rest in ("*.new", "all.>"))
         asked = [(f"orders.r{n}.{rest}", f"ORDERS-{n}") for n in (0, number - 1) for rest in ("eu.new", "all.a.b")]
         asked += [("orders.none.eu.new", ""), ("orders.r0.eu.old", "")]
-        counted = 0
-
-        def count(*_: object) -> None:
-            nonlocal counted
-            counted += 1
-
-        gc.disable()
-        sys.setprofile(count)
-        try:
-            found = [filters.owner(subject) or "" for subject, _ in asked]
-        finally:
-            sys.setprofile(None)
-            gc.enable()
+        found: list[str] = []
+        counted = calls_of(lambda: found.extend(filters.owner(subject) or "" for subject, _ in asked))
         assert found == [owner for _, owner in asked]
         return counted
 
