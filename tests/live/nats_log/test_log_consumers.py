@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,24 @@ def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServ
         info = eventually(at_rest, "no request is open any more")
         assert (info["delivered"]["consumer_seq"] - len(found)) * SIZE < 8 * 2**20
         held_to(found + everything(batches), 2 * MANY)
+
+
+def test_requests_are_no_larger_than_the_server_allows(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n", jetstream="limits { max_request_batch: 100 }") as server, Admin(server.url) as admin:
+        admin.create_stream("S", ["S.>"])
+        fill(server.url, "S", 1_500, topics=700)
+        with reading(server.url, timeout=5.0) as logs:
+            held_to(everything(logs.log("S").read(0, 1_500)), 1_500)
+            assert [r.sequence for r in everything(logs.log("S").current())] == list(range(801, 1_501))
+            follower, found = logs.served("S").tail(0, [], "the reader"), list[LoggedRecord]()
+
+            def all_came() -> bool:
+                if (records := follower.poll()) is not None:
+                    found.extend(rows(records))
+                return len(found) >= 1_500
+
+            eventually(all_came, "all are followed")
+            held_to(found, 1_500)
 
 
 def test_closing_the_bridge_ends_what_is_read(shared: NatsServer, full: str) -> None:

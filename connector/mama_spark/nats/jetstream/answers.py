@@ -243,3 +243,8 @@ class ConsumerInfo:
         """Subjects that it delivers; none = all."""
         one = self.config.get("filter_subject")
         return list(self.config.get("filter_subjects") or ([one] if one else []))
+
+    @property
+    def most_requested(self) -> int | None:
+        """Messages that a pull request may ask for (``max_request_batch`` of the server); None = any number."""
+        return self.config.get("max_batch") or None

@@ -39,6 +39,7 @@ class PullSubscription:
 
     :param after: sequence after which it begins
     :param up_to: last sequence, beyond which nothing is requested; None = read without end
+    :param allowed: messages that a request may ask for; None = any number
     :param most: messages of a request, which then does not end by its bytes: that costs a message of a consumer that
         begins with the last of each subject (nats-server 2.15)
     """
@@ -51,13 +52,15 @@ class PullSubscription:
         after: int,
         up_to: int | None,
         *,
+        allowed: int | None = None,
         most: int | None = None,
     ) -> None:
         self.connection, self.stream, self.consumer, self._up_to = connection, stream, consumer, up_to
-        self._wanted = _UNLIMITED if up_to is None else up_to - after
-        self._most_bytes, self._requests = REQUEST_BYTES, 1 if self._wanted <= _FEW else OPEN_REQUESTS
+        wanted = _UNLIMITED if up_to is None else up_to - after
+        self._most_bytes, self._requests = REQUEST_BYTES, 1 if wanted <= _FEW else OPEN_REQUESTS
         if most is not None:
-            self._wanted, self._most_bytes = min(most, self._wanted), _ANY_BYTES
+            wanted, self._most_bytes = min(most, wanted), _ANY_BYTES
+        self._wanted = min(wanted, allowed or wanted)
         self.next_subject = f"{connection.api_prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.inbox = new_inbox()
         self._buffers: deque[DeliveryBuffer] = deque()

@@ -134,8 +134,8 @@ class RangeReader(Generic[T]):
         if self._logs.stream(self._stream.name).created != self._stream.created:
             raise ConfigError(f"stream {self._stream.name!r} was deleted and made again while it was read")
 
-    def _create(self) -> str | None:
-        """Create a consumer; returns its name, None if nothing is pending for it."""
+    def _create(self) -> ConsumerInfo | None:
+        """Create a consumer; None if nothing is pending for it."""
         wanted, name = self._wanted, self._stream.name
         config: dict[str, Any] = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._course.position + 1}
         if wanted.newest and self._course.position == max(0, wanted.after):
@@ -146,11 +146,11 @@ class RangeReader(Generic[T]):
             config["filter_subjects"] = wanted.filters
         consumer = create_consumer(self._api, name, config, self._stream.idle_limit(CONSUMER_KEPT))
         if consumer.pending:
-            return consumer.name
+            return consumer
         delete_soon(self._logs.connection(), name, consumer.name)
         return None
 
-    def _consume(self, consumer: str) -> Generator[T, None, bool]:
+    def _consume(self, consumer: ConsumerInfo) -> Generator[T, None, bool]:
         """Read from a consumer; true if nothing is left of the range."""
         connection, course, wanted = self._logs.connection(), self._course, self._wanted
         most = None
@@ -158,7 +158,9 @@ class RangeReader(Generic[T]):
             size = self._stream.size // max(1, self._stream.messages) if wanted.payloads else 0
             most = max(1, min(ROWS, REQUEST_BYTES // max(1, size)))
         subscription = PullSubscription(
-            connection, self._stream.name, consumer, course.position, wanted.up_to, most=most
+            *(connection, self._stream.name, consumer.name, course.position, wanted.up_to),
+            allowed=consumer.most_requested,
+            most=most,
         )
         self._logs.subscriptions.add(subscription)
         try:

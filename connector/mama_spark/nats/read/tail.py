@@ -110,7 +110,9 @@ class _Creation:
             self._asked = Asked(self._connection, call, self._body, REQUEST_TIMEOUT)
             return None
         created = ConsumerInfo.of(answer)
-        subscription = PullSubscription(self._connection, name, self._name, self._after, None)
+        subscription = PullSubscription(
+            self._connection, name, self._name, self._after, None, allowed=created.most_requested
+        )
         subscription.start()
         return _Consumer(subscription, created.pending, self._first)
 
