@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -42,7 +43,8 @@ class SchemaCast:
         for field, at in plan:
             column = rows.column(at)
             try:
-                columns.append(column if column.type == field.type else column.cast(field.type))
+                same = column.type == field.type
+                columns.append(column if same else pa.array(_Named(column, field.type)).cast(field.type))
             except pa.ArrowException as e:
                 why = f"column {field.name!r} as {self._type_name(field.type)}: {str(e).splitlines()[0]}"
                 raise ValueError(self._mismatch(rows.schema, why)) from e
@@ -81,11 +83,38 @@ class SchemaCast:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _places(schema: pa.Schema, name: str) -> list[int]:
-    """The column of this name, or else those that differ in case only."""
-    if (at := schema.get_field_index(name)) >= 0:
+def _places(fields: pa.Schema | pa.StructType, name: str) -> list[int]:
+    """The column or field of this name, or else those that differ in case only."""
+    if (at := fields.get_field_index(name)) >= 0:
         return [int(at)]
-    return [i for i, other in enumerate(schema.names) if other.lower() == name.lower()]
+    return [i for i, other in enumerate(fields) if other.name.lower() == name.lower()]
+
+
+class _Named(NamedTuple):
+    """A column with the names that ``wanted`` has for fields of structs, since case counts for Arrow's cast."""
+
+    column: pa.Array
+    wanted: pa.DataType
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return _named(self.column.type, self.wanted).__arrow_c_schema__(), self.column.__arrow_c_array__()[1]
+
+
+def _named(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        types, fields = {f.name: f.type for f in wanted}, list(given)
+        for name, kind in types.items():
+            for at in _places(given, name):
+                if fields[at].name == name or fields[at].name not in types:
+                    fields[at] = fields[at].with_name(name).with_type(_named(fields[at].type, kind))
+        return pa.struct(fields)
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        key, item = given.key_field, given.item_field.with_type(_named(given.item_type, wanted.item_type))
+        return pa.map_(key.with_type(_named(key.type, wanted.key_type)), item, given.keys_sorted)
+    for is_list, make in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
+        if is_list(given) and pa.types.is_list(wanted):
+            return make(given.value_field.with_type(_named(given.value_type, wanted.value_type)))
+    return given
 
 
 def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -98,9 +127,8 @@ def is_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_map(given) and pa.types.is_map(wanted):
         return is_castable(given.key_type, wanted.key_type) and is_castable(given.item_type, wanted.item_type)
     if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        own = {f.name: f.type for f in given}
-        shared = [f for f in wanted if f.name in own]
-        return bool(shared) and all(is_castable(own[f.name], f.type) for f in shared)
+        shared = [(at, f.type) for f in wanted if (at := _places(given, f.name))]
+        return bool(shared) and all(len(at) == 1 and is_castable(given.field(at[0]).type, t) for at, t in shared)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return bool((given.tz is None) == (wanted.tz is None))
     if pa.types.is_date(given) and pa.types.is_timestamp(wanted):

@@ -52,6 +52,31 @@ def test_fields_of_structs_come_by_name_too() -> None:
     }
 
 
+def test_case_does_not_count_in_fields_of_structs_either() -> None:
+    wanted = pa.struct([("orderid", pa.int64()), ("Q", pa.struct([("at", pa.int64())])), ("none", pa.string())])
+    given = pa.struct([("q", pa.struct([("AT", pa.int32())])), ("orderId", pa.int64())])
+    put = {"orderId": 7, "q": {"AT": 1}}
+    got = {"orderid": 7, "Q": {"at": 1}, "none": None}
+    columns: dict[str, tuple[Any, ...]] = {
+        "s": (given, wanted, [put, None], [got, None]),
+        "l": (pa.list_(given), pa.list_(wanted), [[put, None], None], [[got, None], None]),
+        "L": (pa.large_list(given), pa.list_(wanted), [[], [put]], [[], [got]]),
+        "m": (pa.map_(pa.string(), given), pa.map_(pa.string(), wanted), [[("k", put)], None], [[("k", got)], None]),
+    }
+    fit = SchemaCast(pa.schema([(name, kind) for name, (_, kind, _, _) in columns.items()]))
+    rows = pa.record_batch({name: pa.array(values, kind) for name, (kind, _, values, _) in columns.items()})
+    for start in (0, 1):
+        found = fit(rows.slice(start))
+        found.validate(full=True)
+        assert found.to_pydict() == {name: values[start:] for name, (*_, values) in columns.items()}
+    both = pa.struct([("a", pa.int64()), ("A", pa.int32())])
+    exact = SchemaCast(pa.schema([("s", pa.struct([("A", pa.int64())]))]))
+    assert exact(pa.record_batch({"s": pa.array([{"a": 1, "A": 2}], both)})).to_pydict() == {"s": [{"A": 2}]}
+    twice = pa.struct([("qty", pa.int64()), ("QTY", pa.int64())])
+    with pytest.raises(ValueError, match="column 's' is struct<qty: int64, QTY: int64>, struct<Qty: int64> is wanted"):
+        SchemaCast(pa.schema([("s", pa.struct([("Qty", pa.int64())]))]))(pa.record_batch({"s": pa.nulls(1, twice)}))
+
+
 @each(
     ("values", "given", "wanted"),
     [
