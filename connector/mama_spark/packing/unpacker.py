@@ -30,6 +30,7 @@ from .format import (
     VALUE,
     BadPack,
     PackFormat,
+    canonical_type,
     carries_messages,
 )
 from .gathering.value_lines import values_of_lines
@@ -213,8 +214,8 @@ class _Unpacking:
         rows = batch.num_rows
         self._lengths[at], self._packed[at] = rows, True
         self._values.add_one(at, pa.nulls(rows, pa.binary()))
-        if ID in batch.schema.names and pa.types.is_string(batch.schema.field(ID).type):
-            self._ids.add_one(at, batch.column(ID))
+        if ID in batch.schema.names and canonical_type(batch.schema.field(ID).type) == MESSAGE_TYPES[ID]:
+            self._ids.add_one(at, as_type(batch.column(ID), MESSAGE_TYPES[ID]))
 
     def _made(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._transform is None:

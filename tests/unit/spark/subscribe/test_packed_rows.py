@@ -162,6 +162,11 @@ def test_columns_of_the_schema_come_from_typed_packs_and_are_null_elsewhere() ->
     assert rows(arrow(TYPED), schema=typed("sequence")) == [{"sequence": 5}] * 2
 
 
+def test_ids_of_typed_rows_may_be_of_the_type_that_other_writers_of_arrow_use() -> None:
+    wide = TYPED.set_column(1, "id", TYPED.column("id").cast(pa.large_string()))
+    assert [r["id"] for r in rows(arrow(TYPED), arrow(wide))] == ["i7", "i8"] * 2
+
+
 def test_typed_rows_are_json_where_the_schema_does_not_name_their_columns() -> None:
     found = rows(("t", b"plain", None), arrow(TYPED), lines(b"a"))
     assert [r["value"] for r in found[::3]] == [b"plain", b"a"]
