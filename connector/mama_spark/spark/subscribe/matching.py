@@ -129,7 +129,7 @@ def _divided(
             return None
         found[stream] = whole
     counts = {stream: round(one.matching * each[stream]) for stream, one in found.items()}
-    for stream, turn in share_evenly(counts, limit).items():
+    for stream, turn in share_evenly(counts, limit, start).items():
         if turn >= counts[stream]:
             continue
         none = MatchRange(start[stream].next - 1, 0)

@@ -257,13 +257,13 @@ def advance(
     :param rows_per_sequence: estimate for each stream; 1 where it is missing
     """
     backlog = backlog_of(start, bounds)
-    take = backlog if limit is None else share_evenly(backlog, limit)
+    take = backlog if limit is None else share_evenly(backlog, limit, start)
     if not any(take.values()):
         return start
     if rows is None:
         return {stream: replace(p, next=p.next + take.get(stream, 0), begin=p.next) for stream, p in start.items()}
     per = {stream: max(1.0, (rows_per_sequence or {}).get(stream, 1.0)) for stream in take}
-    turn = share_evenly({stream: round(n * per[stream]) for stream, n in take.items()}, rows)
+    turn = share_evenly({stream: round(n * per[stream]) for stream, n in take.items()}, rows, start)
     take = {
         stream: min(n, max(1, int(turn[stream] / per[stream])) if turn[stream] else 0) for stream, n in take.items()
     }
@@ -274,8 +274,12 @@ def advance(
     }
 
 
-def share_evenly(backlog: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Divide ``limit`` equally over streams; what one does not need goes to the others."""
+def share_evenly(backlog: Mapping[str, int], limit: int, start: Offsets) -> dict[str, int]:
+    """Divide ``limit`` equally over streams; what one does not need goes to the others. Where it is too small for all,
+    those get one whose last read record is the oldest, so that each gets its turn."""
+    by_age = sorted((start[stream].time or 0, stream) for stream, n in backlog.items() if n)
+    if limit < len(by_age):
+        return dict.fromkeys(backlog, 0) | {stream: 1 for _, stream in by_age[:limit]}
     left, taken = limit, {}
     waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
     for i, (stream, n) in enumerate(waiting):

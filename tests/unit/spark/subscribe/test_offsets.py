@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -185,7 +186,7 @@ backlogs = st.dictionaries(st.text("ABCD", min_size=1, max_size=3), st.integers(
 
 @given(backlogs, st.integers(1, 20_000))
 def test_shares_are_fair_and_use_the_whole_limit(backlog: dict[str, int], limit: int) -> None:
-    taken = share_evenly(backlog, limit)
+    taken = share_evenly(backlog, limit, {stream: StreamPosition(1, "x") for stream in backlog})
     assert sum(taken.values()) == min(limit, sum(backlog.values()))
     assert all(taken[s] <= n for s, n in backlog.items())
     cut = [taken[s] for s, n in backlog.items() if taken[s] < n]
@@ -198,6 +199,18 @@ def test_limit_holds_for_all_streams_together() -> None:
     start = starting_offsets(both, "earliest")
     end = advance(start, both, 10)
     assert {r.stream: len(r) for r in ranges(start, end)} == {"ORDERS": 5, "TRADES": 5}
+
+
+def test_each_stream_gets_its_turn_where_a_limit_is_below_their_number() -> None:
+    position = starting_offsets({stream: Bounds(1, 0, "x") for stream in "ABC"}, "earliest")
+    for now in range(1, 13):  # one record more of A and of B each time
+        bounds = {stream: Bounds(1, last, "x") for stream, last in {"A": now, "B": now, "C": 500}.items()}
+        end = advance(position, bounds, 2)
+        assert sum(len(r) for r in ranges(position, end)) == 2
+        position = {
+            s: p if p.next == position[s].next else replace(p, time=0 if s == "C" else p.next) for s, p in end.items()
+        }
+    assert min(at(position).values()) > 5
 
 
 lengths = st.lists(st.integers(0, 5_000), min_size=1, max_size=5)
