@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ..contracts.message import Bools
 from ..contracts.record_log import Records
 from .gathering.value_views import PayloadPlaces, binary_of
-from .pack_headers import first_values, header_entries, with_some_entries
+from .pack_headers import header_entries, with_some_entries
 
 #: The header, as HTTP spells it and as some clients write it.
 ENCODING_HEADERS = ("Content-Encoding", "content-encoding")
@@ -67,13 +67,22 @@ def decompressed(records: Records, limit: int) -> Iterator[tuple[Records, dict[i
 
 
 def _encodings(records: Records) -> list[str | None] | None:
-    """The encoding of each record, None where there is none; None: of no record."""
+    """The encoding of each record, joined by commas where several are given; None where there is none. None: of no
+    record."""
     if records.headers is None:
         return None
-    usual, other = first_values(records.headers, *ENCODING_HEADERS)
-    found = pc.utf8_lower(pc.utf8_trim_whitespace(pc.coalesce(usual, other)))
-    found = pc.if_else(pc.is_in(found, pa.array(["", "identity"])), pa.scalar(None, pa.string()), found)
-    return None if found.null_count == len(found) else found.to_pylist()
+    rows, keys, items = header_entries(records.headers)
+    at = np.flatnonzero(_are_encodings(keys))
+    names: list[str | None] = [None] * len(records)
+    for row, values in zip(rows[at].tolist(), items.take(pa.array(at)).to_pylist(), strict=True):
+        given = ((value or "").strip().lower() for value in values or ())
+        names[row] = ", ".join(filter(None, [names[row], *(name for name in given if name != "identity")])) or None
+    return names if any(names) else None
+
+
+def _are_encodings(keys: pa.Array) -> Bools:
+    found: Bools = pc.is_in(keys, pa.array(ENCODING_HEADERS)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def _decompressed(payload: pa.Buffer, name: str, limit: int) -> list[_Piece]:
@@ -121,5 +130,4 @@ def _without_encoding(records: Records, compressed: Bools) -> pa.Array:
     headers = records.headers
     assert headers is not None
     rows, keys, _ = header_entries(headers)
-    is_encoding = pc.is_in(keys, pa.array(ENCODING_HEADERS)).to_numpy(zero_copy_only=False)
-    return with_some_entries(headers, np.flatnonzero(~(is_encoding & compressed[rows])))
+    return with_some_entries(headers, np.flatnonzero(~(_are_encodings(keys) & compressed[rows])))

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_what_cannot_be_decompressed_is_a_row_with_its_bytes_and_the_reason(
     assert ("Content-Encoding", [encoding]) in found[1]["headers"]
     with pytest.raises(CorruptPack, match="the message with sequence 6 of stream 'S' cannot be read"):
         rows(good, bad, unpack=unpack, maxDecompressedBytes="1000", failOnCorrupt="true")
+
+
+@each("names", [["Content-Encoding"] * 2, ["Content-Encoding", "content-encoding"]])
+def test_several_encodings_are_left_as_they_came(names: list[str]) -> None:
+    values: dict[str, list[str]] = {name: [] for name in names}
+    for name, encoding in zip(names, ["gzip", "br"], strict=True):
+        values[name].append(encoding)
+    payload = COMPRESS["br"](gzip.compress(b"a"))
+    stored = replace(records((payload, {})), headers=pa.array([list(values.items())], HEADERS_TYPE))
+    (found,) = rows_of(stored)
+    assert "Content-Encoding: 'gzip, br' is unknown here" in found["pack_error"]
+    assert (found["value"], dict(found["headers"])) == (payload, values)
 
 
 def test_a_compressed_pack_is_decompressed_and_unpacked() -> None:
