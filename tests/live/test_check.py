@@ -106,11 +106,15 @@ def test_disk_of_one_machine_is_refused_for_a_cluster(tmp_path: Path, run: Run, 
     assert "use a folder" not in text
 
 
-def test_master_of_spark_defaults_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+@pytest.mark.parametrize("between", ["   ", "\t", "=", " = ", ":"])
+def test_master_of_spark_defaults_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, between: str
+) -> None:
     monkeypatch.setattr(table_check, "file_system", lambda path: "ext4")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "spark-defaults.conf").write_text("# a comment\nspark.master   yarn\nspark.master.rest 1\n")
+    lines = f"# a comment\nspark.master{between}yarn\nspark.master.rest 1\n"
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(lines)
     code, text = run("-o", f"flightLog={tmp_path}/log")
     assert (code, "executors of yarn do not see" in text) == (2, True)
     assert run("-o", f"flightLog={tmp_path}/log", "--master", "local[2]")[0] == 0

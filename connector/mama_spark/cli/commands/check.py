@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from ...options import ANY_WRITE, SinkOptions
 from ...options.conf_file import as_options, load
 from ...options.declare import require
 from ...registry import check_transport
+
+_MASTER = re.compile(r"\s*spark\.master\s*[=:\s]\s*(\S+)")  # a line of Java properties
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +82,8 @@ def _default_master() -> str | None:
         lines = Path(folder, "spark-defaults.conf").read_text().splitlines() if folder else []
     except (OSError, UnicodeDecodeError):
         return None
-    found = [value for line in lines for key, _, value in [line.strip().replace("=", " ", 1).partition(" ")]
-             if key == "spark.master"]  # fmt: skip
-    return found[-1].strip() if found else None
+    found = [line[1] for line in map(_MASTER.match, lines) if line]
+    return found[-1] if found else None
 
 
 def _topics(options: SinkOptions) -> list[str]:
