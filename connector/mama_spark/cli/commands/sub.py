@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     o = options(args, SubscribeOptions, _USE, topics=args.pattern)
     if args.begin not in ("now", "earliest") and not args.begin.isdecimal():
         raise OptionError(f"--from wants now, earliest or a sequence, got {args.begin!r}")
+    if args.count is not None and args.count < 0:
+        raise OptionError(f"--count wants a number of messages, 0 or more, got {args.count}")
     bridge = ReconnectingBridge(lambda: log_bridge(o, o.wait_timeout), o.wait_timeout)
     left, delays = args.count, _POLL.delays()
 
@@ -134,7 +136,7 @@ def _rows(records: Records, found: Unpacked, stream: str) -> Iterator[Row]:
 
 
 def _text(row: Row, headers: bool) -> str:
-    value = row["value"].decode("utf-8", "backslashreplace")
+    value = "null" if row["value"] is None else row["value"].decode("utf-8", "backslashreplace")
     place = f"{row['sequence']}.{row['pack_index']}" if "pack_index" in row else row["sequence"]
     error = f" ({row['pack_error']})" if "pack_error" in row else ""
     lines = [f"{place} {row['topic']} {value}{error}"]
@@ -145,7 +147,7 @@ def _text(row: Row, headers: bool) -> str:
 def _json(row: Row) -> str:
     """One line; a value that is no UTF-8 stands as base64 in ``value_base64``."""
     try:
-        value = {"value": row["value"].decode()}
+        value = {"value": None if row["value"] is None else row["value"].decode()}
     except UnicodeDecodeError:
         value = {"value_base64": base64.b64encode(row["value"]).decode()}
     return json.dumps({**row, "value": None, **value}, ensure_ascii=False)

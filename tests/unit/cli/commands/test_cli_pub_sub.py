@@ -66,6 +66,24 @@ def test_rows_of_packed_messages_are_shown_each_by_itself(capsys: pytest.Capture
     assert capsys.readouterr().out == "2 t.1 one\ntwo\n"
 
 
+def test_a_packed_row_without_a_value_is_shown_as_null(capsys: pytest.CaptureFixture[str]) -> None:
+    name = uuid4().hex
+    rows = pa.record_batch({"value": pa.array([None, b"x"], pa.binary())})
+    arrow = rows.schema.serialize().to_pybytes() + rows.serialize().to_pybytes() + b"\xff\xff\xff\xff\0\0\0\0"
+    headers: list[dict[str, list[str]] | None] = [{"Mama-Pack": ["arrow;v=1"], "Mama-Pack-Rows": ["2"]}]
+    MemoryLogs(name).log(name).append(MessageBatch.of(["t"], [arrow], headers))
+    words = ["sub", "t", "--from", "1", "--count", "2", "--url", f"memory://{name}"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == ["1.0 t null", "1.1 t x"]
+    assert main([*words, "--json"]) == 0
+    assert [json.loads(line)["value"] for line in capsys.readouterr().out.splitlines()] == [None, "x"]
+
+
+def test_a_count_below_zero_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sub", "t", "--count", "-1", "--url", f"memory://{uuid4().hex}"]) == 2
+    assert "--count wants a number of messages, 0 or more, got -1" in capsys.readouterr().err
+
+
 @each(
     ("faults", "given", "code"),
     [
