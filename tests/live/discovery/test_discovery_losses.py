@@ -242,6 +242,26 @@ def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Ca
     assert [c.topic for c in rest] == ["t.kept"]
 
 
+@pytest.mark.parametrize("begin", ["image", "latest", "earliest"])
+def test_a_stream_of_advisories_that_was_emptied_before_the_beginning_is_no_gap(
+    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], begin: str
+) -> None:
+    with Admin(nats_server.url) as admin:
+        admin.create_stream("OWN", ["$JS.EVENT.ADVISORY.CONSUMER.>"], allow_direct=True, no_ack=True)
+        reader = opened(layout=DiscoveryLayout(advisories="OWN"))
+        admin.create_stream("T", ["t.>"])
+        body = {"stream_name": "T", "config": {"durable_name": "c", "filter_subject": "t.a"}}
+        assert "error" not in admin.api("CONSUMER.CREATE.T.c", body)
+        created = {"last_by_subj": "$JS.EVENT.ADVISORY.CONSUMER.CREATED.T.c"}
+        eventually(lambda: "message" in admin.api("STREAM.MSG.GET.OWN", created), "the advisory is stored")
+        admin.api("STREAM.PURGE.OWN")
+        follower = Follower(reader, reader.initial_offset(begin), readers=True)
+        follower.step()
+        assert admin.api("CONSUMER.DELETE.T.c").get("success")
+        follower.until(lambda found: any(c.kind is DiscoveryEventKind.UNSUBSCRIBED for c in found))
+    assert not [c for c in follower.found if c.kind is GAP]
+
+
 def test_an_image_that_is_not_kept_any_more_is_a_gap(
     nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
 ) -> None:

@@ -347,10 +347,14 @@ class JetStream:
         return f"{self.prefix}DIRECT.GET.{stream}"
 
     def first_and_last(self, stream: str) -> tuple[int, int]:
-        """Sequences of the first and the last message; (0, 0) when there is none."""
+        """Sequences of the first message and of the last one ever stored: N + 1 and N where the stream was emptied,
+        (0, 0) where nothing was ever stored."""
         first = self.get(stream, seq=1, next_by_subj=">")
         last = self.get(stream, last_by_subj=">")
-        return (0, 0) if first is None or last is None else (first.sequence, max(first.sequence, last.sequence))
+        if first is not None and last is not None:
+            return first.sequence, max(first.sequence, last.sequence)
+        info = self.stream(stream)
+        return (0, 0) if info is None else (info.first, info.last)
 
     def pages(
         self, stream: str, after: int, subject: str, up_to: int | None = None, *, beyond: bool = False
