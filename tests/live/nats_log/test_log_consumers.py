@@ -104,7 +104,10 @@ def test_a_reader_that_stands_still_has_a_few_megabytes_fetched(shared: NatsServ
 
 
 def test_requests_are_no_larger_than_the_server_allows(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n", jetstream="limits { max_request_batch: 100 }") as server, Admin(server.url) as admin:
+    with (
+        NatsServer(tmp_path / "n", jetstream="limits { max_request_batch: 100 }") as server,
+        Admin(server.url) as admin,
+    ):
         admin.create_stream("S", ["S.>"])
         fill(server.url, "S", 1_500, topics=700)
         with reading(server.url, timeout=5.0) as logs:
