@@ -239,21 +239,35 @@ def test_a_bridge_that_does_not_open_tells_every_waiter(harness: MemoryPublisher
         publisher.publish_async("a", b"")
 
 
+class Restarting(MemoryBridge):
+    up = False
+
+    def prepare(self, batch: MessageBatch) -> ValidationResult:
+        if not self.up:
+            raise Unavailable("the server restarts")
+        return super().prepare(batch)
+
+
+def test_a_message_that_cannot_be_checked_in_time_fails_and_others_follow(harness: MemoryPublisherHarness) -> None:
+    bridge = Restarting(harness.name)
+    publisher = harness.publisher(target=bridge, wait_timeout=0.2, hold_pause_time=0.01).start()
+    late = publisher.publish_async("a", b"late").exception(LONG)
+    assert isinstance(late, NoResponders)
+    assert "not sent: the server restarts" in late.info
+    bridge.up = True
+    assert ack_of(publisher.publish_async("a", b"good")).result(LONG)
+    publisher.drain(LONG)
+    assert harness.payloads() == [b"good"]
+
+
 def test_a_message_is_sent_only_after_its_check_however_long_that_is_unavailable(
     harness: MemoryPublisherHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A header in its lines would destroy what is stored."""
-
-    class Restarting(MemoryBridge):
-        up = False
-
-        def prepare(self, batch: MessageBatch) -> ValidationResult:
-            if not self.up:
-                raise Unavailable("the server restarts")
-            return super().prepare(batch)
-
     bridge = Restarting(harness.name)
-    publisher = harness.publisher(target=bridge, wait_timeout=0.2, poll_time=0.01, hold_pause_time=0.01).start()
+    publisher = harness.publisher(
+        target=bridge, retry_config=RETRY, wait_timeout=0.2, poll_time=0.01, hold_pause_time=0.01
+    ).start()
     bad = publisher.publish_async("a", b"", {"h": "x\r\nNats-Rollup: all"})
     good = publisher.publish_async("a", b"good")
     until(lambda: "the server restarts" in caplog.text)
@@ -287,7 +301,7 @@ def test_a_malformed_message_is_refused_to_its_caller_and_ends_nothing(
     with harness.publisher() as publisher:
         with pytest.raises(BadRow, match=text):
             publisher.publish_async(**{"subject": "a", "body": b"bad", **message})
-        assert ack_of(publisher.publish_async("a", memoryview(b"good"))).result(LONG)
+        assert ack_of(publisher.publish_async("a", b"good")).result(LONG)
     assert harness.payloads() == [b"good"]
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from mama_spark.contracts.bridge import PublisherBridge
-from mama_spark.contracts.errors import ConfigError, NotPublished, PublishError, Stopped, Unavailable
+from mama_spark.contracts.errors import ConfigError, NoResponders, NotPublished, PublishError, Stopped, Unavailable
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.publishing.window.flight_batch import FlightBatch
 from mama_spark.publishing.window.outage_detector import OutageDetector
@@ -57,6 +57,9 @@ class PublisherLoops:
         self._queue, self._callbacks = queue, callbacks
         # asked before the first time-out, so that it can say why
         self._loop = SendLoop(bridge, window, outage=OutageDetector(math.inf, window.policy.wait_timeout / 2))
+        policy = window.policy
+        #: Seconds for which a batch waits for the middleware to say whether it takes its messages.
+        self._prepare_time = (policy.retry and policy.retry.deadline) or policy.wait_timeout
         self._reporter = OutageReporter(bridge, self._loop, "each message fails at its own deadline")
         self._dedup, self._poll_time, self._hold_pause_time = dedup, poll_time, hold_pause_time
         self.keep_going = True
@@ -110,7 +113,14 @@ class PublisherLoops:
         return flights
 
     def _send_batch(self, flights: FlightBatch) -> None:
+        until = time.monotonic() + self._prepare_time
         while (spans := self._prepare(flights)) is None:
+            if not self.window.connected:
+                until = time.monotonic() + self._prepare_time
+            elif time.monotonic() >= until:
+                with self._bridge_first():
+                    self._reject(flights, range(flights.n), NoResponders(f"not sent: {self._loop.last_cause}"))
+                break
             self._settled.wait(self._hold_pause_time)
         while spans:
             with self._bridge_first():
