@@ -74,9 +74,14 @@ def _encodings(records: Records) -> list[str | None] | None:
     rows, keys, items = header_entries(records.headers)
     at = np.flatnonzero(_are_encodings(keys))
     names: list[str | None] = [None] * len(records)
-    for row, values in zip(rows[at].tolist(), items.take(pa.array(at)).to_pylist(), strict=True):
+    found, spelt = pa.array(at), dict[int, str]()
+    each = rows[at].tolist(), keys.take(found).to_pylist(), items.take(found).to_pylist()
+    for row, key, values in zip(*each, strict=True):
         given = ((value or "").strip().lower() for value in values or ())
-        names[row] = ", ".join(filter(None, [names[row], *(name for name in given if name != "identity")])) or None
+        said = ", ".join(name for name in given if name not in ("", "identity"))
+        if spelt.setdefault(row, key) != key and names[row] == said:
+            continue  # the same header again in its other spelling
+        names[row] = ", ".join(filter(None, [names[row], said])) or None
     return names if any(names) else None
 
 

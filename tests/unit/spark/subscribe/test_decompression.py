@@ -138,6 +138,12 @@ def test_several_encodings_are_left_as_they_came(names: list[str]) -> None:
     assert (found["value"], dict(found["headers"])) == (payload, values)
 
 
+def test_the_same_encoding_in_both_spellings_is_one() -> None:
+    headers = [("Content-Encoding", ["gzip"]), ("content-encoding", ["gzip"])]
+    (found,) = rows_of(replace(records((gzip.compress(b"a"), {})), headers=pa.array([headers], HEADERS_TYPE)))
+    assert (found["value"], found["pack_error"]) == (b"a", None)
+
+
 def test_a_compressed_pack_is_decompressed_and_unpacked() -> None:
     found = rows(compressed(b"a\nb", "zstd", **{"Mama-Pack": "lines;v=1", "Mama-Pack-Rows": "2"}))
     assert [(r["value"], r["pack_index"], r["headers"]) for r in found] == [(b"a", 0, None), (b"b", 1, None)]
