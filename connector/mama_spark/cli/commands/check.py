@@ -22,7 +22,7 @@ from ...options.conf_file import as_options, load
 from ...options.declare import require
 from ...registry import check_transport
 
-_MASTER = re.compile(r"\s*spark\.master\s*[=:\s]\s*(\S+)")  # a line of Java properties
+_MASTER = re.compile(r"\s*spark\.master\s*[=:\s]\s*(\S.*?)\s*$")  # a line of Java properties
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -276,10 +276,11 @@ def advance(
 
 def share_evenly(backlog: Mapping[str, int], limit: int, start: Offsets) -> dict[str, int]:
     """Divide ``limit`` equally over streams; what one does not need goes to the others. Where it is too small for all,
-    those get one whose last read record is the oldest, so that each gets its turn."""
-    by_age = sorted((start[stream].time or 0, stream) for stream, n in backlog.items() if n)
-    if limit < len(by_age):
-        return dict.fromkeys(backlog, 0) | {stream: 1 for _, stream in by_age[:limit]}
+    some get one, and others in the next micro-batch: what was read so far decides where to begin."""
+    behind = sorted(stream for stream, n in backlog.items() if n)
+    if limit < len(behind):
+        at = sum(p.next for p in start.values()) % len(behind)
+        return dict.fromkeys(backlog, 0) | dict.fromkeys((behind + behind)[at : at + limit], 1)
     left, taken = limit, {}
     waiting = sorted(backlog.items(), key=lambda item: (item[1], item[0]))
     for i, (stream, n) in enumerate(waiting):
