@@ -321,7 +321,7 @@ def test_an_error_between_queue_and_window_tells_every_waiter(
         publisher.drain(LONG)
 
 
-def test_a_coroutine_that_gave_up_while_it_waited_for_space_harms_nobody(harness: MemoryPublisherHarness) -> None:
+def test_a_coroutine_that_ended_while_it_waited_for_space_harms_nobody(harness: MemoryPublisherHarness) -> None:
     publisher = harness.publisher(queue_size=2)
     queued = [publisher.publish_async("a", b"%d" % i) for i in range(2)]
     with pytest.raises(TimeoutError):
