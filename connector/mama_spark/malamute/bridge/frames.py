@@ -72,10 +72,7 @@ def _joined(values: pa.Array) -> tuple[bytes, bytes]:
 
 
 def by_stream(batch: MessageBatch, default: str) -> list[tuple[str, Int64s]]:
-    """The rows for each stream, ascending, in the order in which streams appear first.
-
-    :param default: stream of messages that name none
-    """
+    """The rows for each stream (``default`` if they name none), ascending; streams in the order of their first rows."""
     if batch.streams is None:
         return [(default, np.arange(len(batch)))] if len(batch) else []
     codes = batch.streams.indices.to_numpy(zero_copy_only=False)
@@ -123,10 +120,7 @@ def _headers(headers: pa.Array) -> pa.Array:
 
 
 def check(batch: MessageBatch, carries: bool) -> list[tuple[int, PublishError]]:
-    """Rows that may not be sent, with the reason, ascending.
-
-    :param carries: the broker is ours: headers and ids travel
-    """
+    """Rows that may not be sent, with the reason, ascending; ``carries``: to our own broker, with headers and ids."""
     bad: dict[int, PublishError] = {}
     _check_topics(batch.topics, bad)
     if batch.streams is not None:
@@ -162,10 +156,7 @@ def _check_streams(streams: pa.DictionaryArray, bad: dict[int, PublishError]) ->
 
 
 def _faulty_rows(column: pa.DictionaryArray, faults: Bools) -> list[int]:
-    """The rows that are null or have a faulty value.
-
-    :param faults: which values of the dictionary are faulty
-    """
+    """The rows that are null or have a value of the dictionary that is one of the ``faults``."""
     if not faults.any() and not column.null_count:
         return []
     indices = pc.fill_null(column.indices, len(faults)).to_numpy(zero_copy_only=False)

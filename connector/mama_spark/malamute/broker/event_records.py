@@ -31,10 +31,7 @@ _JOINED = {"SUBSCRIBED": "reads", "REFUSED": "was refused:", "GONE": "went:"}
 
 
 def broker_event(kind: str, client: bytes, stream: bytes, detail: bytes, time: int) -> bytes:
-    """One event as an encoded message. Bytes that are not UTF-8 are shown as ``\\xHH``.
-
-    :param time: microseconds since the epoch
-    """
+    """One event as an encoded message; ``time`` in microseconds since the epoch. Bytes that are no UTF-8: ``\\xHH``."""
     who, topic, why = (_text(raw_bytes) for raw_bytes in (client, stream, detail))
     status = _STATUSES.get(kind)
     lost = int(why) if kind == "EVENTS_LOST" and why.isascii() and why.isdigit() else None

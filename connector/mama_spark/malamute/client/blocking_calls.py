@@ -52,10 +52,7 @@ class ClientInbox:
 
 
 class BlockingCalls:
-    """Calls of any thread to a broker, each with a deadline.
-
-    :param timeout: seconds of those without their own
-    """
+    """Calls of any thread to a broker, each with a deadline: ``timeout`` seconds where it has none of its own."""
 
     def __init__(self, connection: ClientConnection, inbox: ClientInbox, timeout: float) -> None:
         self._connection, self._inbox, self.timeout = connection, inbox, timeout
@@ -85,10 +82,8 @@ class BlockingCalls:
     def send(
         self, timeout: float | None, frames: Sequence[bytes], send: Callable[[], object], stream: bool = False
     ) -> None:
-        """Send a command without an answer, as soon as the client is connected and there is room.
-
-        :param frames: content of the message; ``stream``: it waits for the send window, too
-        """
+        """Send a command without an answer, as soon as the client is connected and there is room for its content
+        ``frames``; ``stream``: in the send window, too."""
         connection = self._connection
 
         def ready() -> bool:

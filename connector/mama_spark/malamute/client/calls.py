@@ -37,7 +37,6 @@ class Call:
     :ivar internal: made by the client's state machine; no caller waits for it
     :ivar done: answered or expired
     :ivar error: why it failed; None if it succeeded
-    :ivar extension: extension of the answer
     """
 
     command: Command
@@ -94,10 +93,7 @@ class PendingCalls:
         return all(call.done for call in self._calls)
 
     def answered(self, ping: bool) -> Call | None:
-        """Remove and return the call that an answer belongs to; None if there is none.
-
-        :param ping: the answer is a PONG
-        """
+        """Remove and return the call that an answer (``ping``: a PONG) belongs to; None if there is none."""
         index = next((i for i, call in enumerate(self._calls) if call.is_ping is ping), None)
         if index is None:
             return None
@@ -216,10 +212,8 @@ class Registrations:
         self.sequences: dict[bytes, int] = {}
 
     def accepted(self, command: Command, position: int | None) -> None:
-        """The broker has answered ``command`` with OK.
-
-        :param position: position in the answer to READ: the subscription is for messages with higher sequences
-        """
+        """The broker has answered ``command`` with OK, READ with ``position``: the subscription is for messages with
+        higher sequences."""
         if isinstance(command, wire.StreamWrite):
             self.stream = command.stream
         elif isinstance(command, wire.StreamRead):
@@ -236,11 +230,8 @@ class Registrations:
             self.sequences[stream] = max(sequence, self.sequences.get(stream, 0))
 
     def commands(self, with_sequences: bool) -> list[Command]:
-        """Commands that tell a broker everything that the client has asked for.
-
-        :param with_sequences: the broker takes positions: a stream is read from the message after the last one
-            delivered
-        """
+        """Commands that tell a broker everything that the client has asked for; ``with_sequences``: it takes positions,
+        so a stream is read from the message after the last one delivered."""
         commands: list[Command] = [] if self.stream is None else [wire.StreamWrite(self.stream)]
         for stream, patterns in self.reads.items():
             delivered = self.sequences.get(stream, 0)

@@ -1,7 +1,7 @@
 """The thread and the socket of a client: they execute the actions of its state machine (:mod:`.state_machine`).
 
-Other threads use the machine under :attr:`ClientConnection.changed`, a condition notified at every input, then call
-:meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
+Other threads use the machine under :attr:`ClientConnection.changed`, a condition notified at every input and at the
+end, then call :meth:`ClientConnection.wake`. Only the thread of the connection uses the socket.
 """
 
 from __future__ import annotations
@@ -64,12 +64,7 @@ class _Outbox:
 
 
 class ClientConnection:
-    """One connection of one client.
-
-    :ivar machine: the state machine; use it under :attr:`changed` only
-    :ivar changed: notified at every input and at the end
-    :ivar fatal: the error that ended the connection; callers must not wait after it
-    """
+    """One connection of one client. ``fatal`` is the error that ended it; callers must not wait after it."""
 
     def __init__(self, settings: ConnectionSettings) -> None:
         self.settings = settings

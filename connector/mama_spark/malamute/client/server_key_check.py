@@ -21,10 +21,7 @@ _OURS = _SIGNATURE + b"\x03\x00"
 
 
 class ServerKeyCheck:
-    """Finds out whether a broker has another CURVE key than the configured one.
-
-    :param configured: whether a server key is configured
-    """
+    """Finds out whether a broker has another CURVE key than the configured one; ``configured``: there is one."""
 
     def __init__(self, configured: bool) -> None:
         self._configured = configured
@@ -34,10 +31,8 @@ class ServerKeyCheck:
         self._unexplained = 0
 
     def handshake_failed(self, endpoint: str, connecting: bool) -> bool:
-        """Whether the broker has CURVE, and so another key, after a handshake failed without a reason.
-
-        :param connecting: no handshake has succeeded yet
-        """
+        """Whether the broker has CURVE, and so another key, after a handshake failed without a reason; ``connecting``:
+        none has succeeded yet."""
         self._unexplained += 1
         probe = self._configured and connecting and self._unexplained >= _PROBE_AFTER
         return probe and mechanism_of(endpoint, _PROBE_TIMEOUT) == "CURVE"

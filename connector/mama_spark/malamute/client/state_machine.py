@@ -176,7 +176,6 @@ class ClientMachine:
             self._request_window()
 
     def _request_window(self) -> None:
-        """Send a PING after the messages if the send window needs one and no PING is pending."""
         if self.send_window.needs_ping and not self._calls.has_ping:
             self.send_window.pinged()
             self._send_call(Call(wire.Ping(), _NEVER, internal=True))

@@ -74,24 +74,18 @@ class Open(Command):
 
 @dataclass(frozen=True, slots=True)
 class Ping(Command):
-    """CONNECTION PING"""
-
     id = 2
     trailing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong(Command):
-    """CONNECTION PONG"""
-
     id = 3
     trailing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Close(Command):
-    """CONNECTION CLOSE"""
-
     id = 4
     trailing: bytes = b""
 
@@ -119,8 +113,6 @@ class StreamRead(Command):
 
 @dataclass(frozen=True, slots=True)
 class StreamSend(Command):
-    """STREAM SEND"""
-
     id = 7
     layout = (("subject", "s"),)
     has_content = True
@@ -170,15 +162,11 @@ class _Delivery(Command):
 
 
 class MailboxSend(_Request):
-    """MAILBOX SEND"""
-
     __slots__ = ()
     id = 9
 
 
 class MailboxDeliver(_Delivery):
-    """MAILBOX DELIVER"""
-
     __slots__ = ()
     id = 10
 
@@ -202,16 +190,12 @@ class ServiceOffer(Command):
 
 
 class ServiceDeliver(_Delivery):
-    """SERVICE DELIVER"""
-
     __slots__ = ()
     id = 13
 
 
 @dataclass(frozen=True, slots=True)
 class Ok(Command):
-    """OK"""
-
     id = 14
     layout = _STATUS
     code: int = StatusCode.SUCCESS
@@ -221,8 +205,6 @@ class Ok(Command):
 
 @dataclass(frozen=True, slots=True)
 class Error(Command):
-    """ERROR"""
-
     id = 15
     layout = _STATUS
     code: int = StatusCode.COMMAND_INVALID

@@ -95,10 +95,7 @@ class CreditAllocator:
         return max(len(self._shares), min(DELIVERY_WINDOW, int(self.limit / self._mean_bytes)), 1)
 
     def free(self, credit: DeliveryCredit, undelivered: int) -> int:
-        """Deliveries that can be lent now.
-
-        :param undelivered: lent deliveries that wait for the client's socket or credit
-        """
+        """Deliveries that can be lent now; ``undelivered`` lent ones wait for the client's socket or credit."""
         return credit.limit(self.window) - self.lent - undelivered
 
     def leaves_credit(self, credit: DeliveryCredit) -> bool:
@@ -188,10 +185,8 @@ class CreditAllocator:
         return allocations
 
     def recall(self, waiting: bool, now: float) -> list[bytes]:
-        """Streams whose engines must return unused shares, because nothing is left to lend.
-
-        :param waiting: a message from elsewhere than these streams waits for credit
-        """
+        """Streams whose engines must return unused shares, because nothing is left to lend; ``waiting``: a message from
+        elsewhere than these streams waits for credit."""
         empty = [stream for stream, share in self._shares.items() if not share]
         if waiting or any(stream in self._exhausted for stream in empty):
             self.rotation_due = None
@@ -263,10 +258,8 @@ class SendWindow:
 
 
 class GrantedWindow:
-    """The send window as the client knows it. A PING requests more when less than half of the last grant is left.
-
-    :ivar left: bytes that may be sent to streams; None = any number
-    """
+    """The send window as the client knows it: ``left`` bytes may be sent to streams, None = any number. A PING requests
+    more when less than half of the last grant is left."""
 
     __slots__ = ("left", "_refill_below", "_sent_since_ping")
 
@@ -287,7 +280,6 @@ class GrantedWindow:
 
     @property
     def needs_ping(self) -> bool:
-        """Whether a PING must request more."""
         return self.left is not None and self.left < self._refill_below and self._sent_since_ping
 
     def sent(self, frame_bytes: int, messages: int) -> None:
@@ -299,10 +291,7 @@ class GrantedWindow:
         self._sent_since_ping = False
 
     def grow(self, credit: int | None) -> None:
-        """Add what the broker grants to the send window.
-
-        :param credit: bytes, from the broker's answer; None: it grants none
-        """
+        """Add the bytes that the broker's answer grants to the send window; None: it grants none."""
         if credit is not None and self.left is not None:
             self.left += credit
             self._refill_below = self.left // 2

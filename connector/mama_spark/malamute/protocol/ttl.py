@@ -71,11 +71,7 @@ def _number(value: bytes, most: int) -> int | None:
 
 @dataclass(slots=True)
 class _Running:
-    """A running timer.
-
-    :ivar due: time of expiry
-    :ivar planned: time of its heap entry, at most ``due``
-    """
+    """A running timer: it expires at ``due``; ``planned`` is the time of its heap entry, at most ``due``."""
 
     sequence: int
     ttl: float
@@ -84,10 +80,7 @@ class _Running:
 
 
 class ExpiryQueue:
-    """Subjects with a running timer, by time of expiry (a heap).
-
-    :param tick: monotonic clock, seconds
-    """
+    """Subjects with a running timer, by time of expiry (a heap); ``tick`` is a monotonic clock in seconds."""
 
     def __init__(self, tick: Callable[[], float]) -> None:
         self.tick = tick
@@ -154,10 +147,7 @@ class ExpiryQueue:
 
 
 class TtlTracker(ExpiryQueue):
-    """TTLs of stored messages, and of the batch that is being stored.
-
-    :param most: limit of subjects with a running timer
-    """
+    """TTLs of stored messages, and of the batch that is being stored; at most ``most`` subjects have running timers."""
 
     def __init__(self, most: int, tick: Callable[[], float]) -> None:
         super().__init__(tick)

@@ -119,10 +119,8 @@ class DrivenStream(EngineHandle):
 
 
 class EngineSetup:
-    """Streams of one kind and the server's end of them.
-
-    :param own_thread: one for each stream, even where the broker lets streams of this engine share some
-    """
+    """Streams of one kind and the server's end of them; ``own_thread``: one for each stream, even where the broker lets
+    streams of this engine share some."""
 
     def __init__(self, kind: EngineKind, own_thread: bool = False) -> None:
         self.kind = kind

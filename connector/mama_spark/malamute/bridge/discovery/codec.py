@@ -36,10 +36,7 @@ _READER_EVENTS = {"SUBSCRIBED": DiscoveryEventKind.SUBSCRIBED, "UNSUBSCRIBED": D
 
 
 class StoredRecord(NamedTuple):
-    """One message of the stream.
-
-    :ivar time: microseconds since the epoch, by the broker's clock
-    """
+    """One message of the stream; ``time`` in microseconds since the epoch, by the broker's clock."""
 
     sequence: int
     time: int
@@ -111,9 +108,8 @@ class DiscoveryCodec:
             raise ConfigError(f"on Malamute, discoveryTopic must begin with _, got {self.topic!r}")
 
     def subject(self, part: str, source: SourceKey) -> str:
-        """Subject of the source's messages of one kind.
+        """Subject of the source's messages of one kind: :data:`REC`, :data:`WARN` or :data:`EVENT`.
 
-        :param part: the kind: :data:`REC`, :data:`WARN` or :data:`EVENT`
         :raises ConfigError: the source's name is too long, contains NUL, or cannot be encoded as UTF-8
         """
         subject = f"{self.topic}.{part}.{'-' if source.id is None else source.id}.{source.name}"
@@ -197,10 +193,7 @@ class DiscoveryCodec:
         return DiscoveryEvent(DiscoveryEventKind.EVENT, one.time, self.events, one.sequence, payload=one.content)
 
     def image(self, current: Iterable[StoredRecord]) -> list[DiscoveryEvent]:
-        """The sources that are announced, in the order of their records.
-
-        :param current: the current message of each subject
-        """
+        """The sources that are announced in the current messages of all subjects, in the order of their records."""
         found: dict[SourceKey, dict[str, StoredRecord]] = {}
         for one in current:
             parsed = self.parse(one.subject)

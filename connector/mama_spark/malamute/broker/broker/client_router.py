@@ -70,7 +70,6 @@ class ClientRouter:
             self.socket.setsockopt(option, value)
 
     def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
-        """Returns the socket's endpoints."""
         zap_handler.secure(self.socket)
         return tuple(map(self._bind, self._endpoints))
 
@@ -158,10 +157,7 @@ class ClientRouter:
             self.input_pending = self.input_pending or readable(self.socket)
 
     def close(self, linger: float = 0.0) -> None:
-        """Close the socket.
-
-        :param linger: seconds to send frames that the socket has accepted
-        """
+        """Close the socket; ``linger``: seconds to send frames that it has accepted."""
         self.socket.close(int(linger * 1000))
 
     def _send(self, identity: bytes, frames: Frames) -> bool:

@@ -108,7 +108,6 @@ TRIM_DELAY = 1.0
 class OpenStream:
     """A stream and its engine, which has started or is starting.
 
-    :ivar backlog: batches that the engine has not begun
     :ivar start_by: time at which the engine is given up; None = it has started
     :ivar pending: commands that wait for its start
     """

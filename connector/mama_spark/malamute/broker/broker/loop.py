@@ -77,7 +77,6 @@ class BrokerLoop:
         self._control.connect(control)
 
     def bind(self, zap_handler: ZapHandler) -> tuple[str, ...]:
-        """Returns the endpoints for clients."""
         self._zap_handler = zap_handler
         return self.clients.bind(zap_handler)
 

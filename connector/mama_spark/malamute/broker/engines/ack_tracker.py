@@ -108,7 +108,6 @@ class AckTracker(PerClient[OutcomeRuns]):
         return runs
 
     def refuse(self, above: int) -> None:
-        """No message with a higher sequence is stored."""
         for runs in (*self._of.values(), *self._taken):
             runs.refuse(above)
 

@@ -48,10 +48,7 @@ class ConnectTraffic:
 
 @dataclass(frozen=True, slots=True)
 class CompilePattern:
-    """Subscribe the client.
-
-    :ivar after: replay stored messages with a higher sequence first; None = only new ones
-    """
+    """Subscribe the client; stored messages with a sequence above ``after`` are replayed first (None: none)."""
 
     NAME: ClassVar[str] = "COMPILE"
     client: Hashable

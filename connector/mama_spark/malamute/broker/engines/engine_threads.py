@@ -54,7 +54,6 @@ class EngineHandle:
 
     That it has started, its answer to the first TRAFFIC says; that it cannot, :class:`~.commands.EngineFailed`.
 
-    :param name: name of the stream
     :param threads: threads that run the engine; None = a thread of its own
     :ivar inbox: batches and commands made of strings that the engine has not begun
     :ivar active: it is in the queue or in a thread
@@ -152,10 +151,8 @@ class EngineHandle:
 
 
 class EngineThreads:
-    """The threads, started when they are needed. TRAFFIC names the same endpoint to all streams.
-
-    :param most: number of threads; 0 = the one engine has a thread of its own, which ends with it
-    """
+    """At most ``most`` threads, started when they are needed; 0 = the one engine has a thread of its own, which ends
+    with it. TRAFFIC names the same endpoint to all streams."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, most: int = 0) -> None:
         self._context = context

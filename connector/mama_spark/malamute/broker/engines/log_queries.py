@@ -297,7 +297,6 @@ def unpack(content_bytes: bytes, lengths: bytes | None) -> list[bytes]:
 
 
 def pack_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes | None:
-    """The headers in their wire encoding; None = no headers."""
     return write(Extension(headers=headers)) if headers else None
 
 

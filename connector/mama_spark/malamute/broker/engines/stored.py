@@ -66,10 +66,7 @@ class SubscriptionCursor:
         return not self.live and not self.credit.exhausted
 
     def wants(self, sequence: int, matching: Iterable[bytes]) -> bool:
-        """Whether a replayed message is for this client and was not delivered to it before.
-
-        :param matching: patterns of any client that match its subject
-        """
+        """Whether a replayed message, matched by these patterns of any client, is for this one and still new to it."""
         wanted = False
         for pattern in matching:
             covered = self.patterns.get(pattern)
@@ -163,10 +160,8 @@ class StoredStreamEngine(StreamEngine, Generic[M]):
             cursor.credit.give(amount)
 
     def _deliver_live(self, messages: Iterable[LiveMessage], time: int) -> None:
-        """Deliver messages of one time to the live cursors; the other cursors find them in the store.
-
-        :param time: time of storage, microseconds since the epoch
-        """
+        """Deliver messages stored at ``time`` (microseconds since the epoch) to the live cursors; the others find
+        them in the store."""
         if not self._cursors:
             return
         receivers, deliver = self._subscriptions.receivers, self._deliver

@@ -39,11 +39,7 @@ EventFields = tuple[str, bytes, bytes, bytes]
 
 
 class BrokerEvent(NamedTuple):
-    """An event of a client or stream of the broker.
-
-    :ivar client: address of the client
-    :ivar time: microseconds since 1970 UTC
-    """
+    """An event of a client (by its address) or stream of the broker; ``time`` in microseconds since 1970 UTC."""
 
     kind: str
     client: bytes

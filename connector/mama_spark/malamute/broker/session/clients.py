@@ -106,7 +106,6 @@ class Connections:
 
     :param drop: ends the session of a client that exceeds a limit
     :ivar by_identity: clients by routing id, longest silent first
-    :ivar by_address: clients with an address
     :ivar plain: number of those that announced no extensions
     :ivar now: the caller's time of the last input, seconds of a monotonic clock
     :ivar outgoing: frames to send, each with its client, or the routing id of a peer without session

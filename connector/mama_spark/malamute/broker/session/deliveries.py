@@ -113,10 +113,8 @@ class ClientDeliveries:
                 self.balance(client)
 
     def deliver(self, client: ClientSession, frames: Frames, message: MailboxMessage | None = None) -> bool:
-        """Send or queue a delivery that is not covered by lent credit; False if it was dropped.
-
-        :param message: the mailbox or service message; None for a delivery of a stream
-        """
+        """Send or queue a delivery that is not covered by lent credit; False if it was dropped. ``message`` is the
+        mailbox or service message, None for a delivery of a stream."""
         if client.state is not CONNECTED:
             return False
         if not client.blocked and not len(client.queue) and self._may_deliver(client):

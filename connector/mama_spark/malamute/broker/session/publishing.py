@@ -191,10 +191,7 @@ class Publishing:
         self._clients.reply(client, error_frames(StatusCode.INTERNAL_ERROR, reason))
 
     def _pong(self, client: ClientSession, reply: PendingReply) -> Frames:
-        """PONG with the outcomes of sent messages and a new grant for the send window.
-
-        :param reply: reply to a PING that all engines have answered
-        """
+        """PONG with the outcomes of sent messages and a new grant for the send window; all engines have answered."""
         acks: tuple[AckRun, ...] = ()
         for stream, count in reply.sends.items():
             acks += reply.outcomes.get(stream) or (AckRun(StoreOutcome.ACCEPTED, count),)

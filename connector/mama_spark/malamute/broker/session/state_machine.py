@@ -223,12 +223,8 @@ class ServerMachine:
     def command_done(
         self, stream: bytes, error: str | None = None, outcomes: tuple[AckRun, ...] = (), position: int | None = None
     ) -> None:
-        """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE, CANCEL or SYNC.
-
-        :param error: why it refused the pattern
-        :param outcomes: the engine's answer to SYNC
-        :param position: the engine's answer to COMPILE
-        """
+        """Process the answer of an engine to its oldest unanswered TRAFFIC, COMPILE (``position``, or in ``error`` why
+        it refused the pattern), CANCEL or SYNC (``outcomes``)."""
         awaited = self.streams.answered(stream)
         client, reply = awaited.client, awaited.reply
         if awaited.cancels and client.connected:

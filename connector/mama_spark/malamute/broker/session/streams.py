@@ -39,11 +39,7 @@ class StreamCatalog(Protocol):
 
 
 class AwaitedAnswer(NamedTuple):
-    """A command that an engine answers.
-
-    :ivar pattern: pattern of a new subscription
-    :ivar cancels: the command is CANCEL
-    """
+    """A command that an engine answers; ``pattern``: of a new subscription; ``cancels``: it is CANCEL."""
 
     client: ClientSession
     reply: PendingReply
@@ -56,7 +52,6 @@ class Stream:
     """State of one stream in the broker.
 
     :ivar flow_control: the engine delivers only against credit
-    :ivar stored: the engine stores messages
     :ivar awaited: commands that the engine has not answered, in order
     :ivar queries: about what is stored, that wait for the engine; ``asked``: that it has not answered, in order
     :ivar early_bytes: sent before the engine has started
@@ -138,10 +133,7 @@ class Streams(dict[bytes, Stream]):
         reply: PendingReply,
         pattern: bytes | None = None,
     ) -> None:
-        """Queue a command whose answer completes a reply.
-
-        :param pattern: pattern of a new subscription
-        """
+        """Queue a command whose answer completes a reply; ``pattern``: of a new subscription."""
         awaited = AwaitedAnswer(client, reply, pattern, isinstance(command, CancelSubscriptions))
         self[stream].awaited.append(awaited)
         self.put(stream, command)

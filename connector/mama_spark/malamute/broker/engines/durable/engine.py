@@ -60,10 +60,7 @@ class StoreUpkeep:
         self._rests_at = None
 
     def retain(self, store: MessageStore, now: int) -> float | None:
-        """Remove messages that are too old; seconds until the next check.
-
-        :param now: microseconds since the epoch
-        """
+        """Remove messages that are too old at ``now`` (microseconds since the epoch); seconds until the next check."""
         if not ages(store):
             return None
         try:
@@ -124,7 +121,6 @@ class DurableEngine(StoredStreamEngine[Row]):
 
     @property
     def store(self) -> MessageStore:
-        """The store, which is made if necessary."""
         return self._store or self._open_store()
 
     def start(self) -> None:
@@ -138,10 +134,7 @@ class DurableEngine(StoredStreamEngine[Row]):
             self._open_store()
 
     def open_for_writing(self) -> None:
-        """Open the store, which is made if necessary.
-
-        :raises ConfigError: as :meth:`start`
-        """
+        """Open the store, which is made if necessary; errors as :meth:`start`."""
         assert self.store is self._store
 
     def _open_store(self) -> MessageStore:

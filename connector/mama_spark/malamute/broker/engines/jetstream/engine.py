@@ -66,11 +66,8 @@ CLOSE_TIMEOUT = 10.0
 
 @dataclass(slots=True, eq=False)
 class _CatchUp:
-    """The consumer of one cursor that is behind.
-
-    :ivar last_used: monotonic time when the cursor last had credit
-    :ivar messages: polled and not yet delivered
-    """
+    """The consumer of one cursor that is behind, with ``messages`` polled and not yet delivered; ``last_used`` is the
+    monotonic time when the cursor last had credit."""
 
     consumer: LogTail
     last_used: float
@@ -317,7 +314,6 @@ class JetStreamEngine(StoredStreamEngine[ConsumedMessage]):
         return delivered
 
     def _take_turn(self, cursor: SubscriptionCursor, catch_up: _CatchUp, now: float) -> bool:
-        """Replay to one cursor; True if messages were received."""
         if not cursor.can_read:
             return False
         catch_up.last_used = now

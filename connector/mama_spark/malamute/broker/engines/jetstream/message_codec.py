@@ -63,10 +63,7 @@ class Origin(NamedTuple):
 
 
 class JetStreamMessage(NamedTuple):
-    """A message read from the stream.
-
-    :ivar origin: None = not published by an engine
-    """
+    """A message read from the stream; ``origin`` = None: not published by an engine."""
 
     subject: bytes
     sender: bytes
@@ -77,11 +74,7 @@ class JetStreamMessage(NamedTuple):
 
 
 class ConsumedMessage(NamedTuple):
-    """One message of the stream.
-
-    :ivar time: microseconds since the epoch
-    :ivar message: None = Malamute cannot represent it
-    """
+    """One message of the stream; ``time`` in microseconds since the epoch; ``message`` = None: not representable."""
 
     sequence: int
     time: int
@@ -161,7 +154,6 @@ def decode(subject: str, payload: bytes, headers: Iterable[tuple[str, str]]) -> 
     """Decode a message of the stream.
 
     :param subject: subject without the prefix
-    :param headers: headers as they are stored
     :raises Unreadable: subject or sender are longer than a string or a NUL, or a header does not fit in a field
     """
     sender, message_id, lengths = b"", b"", b""

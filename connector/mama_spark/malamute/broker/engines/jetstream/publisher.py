@@ -118,10 +118,7 @@ class AwaitedDeliveries:
 
 
 class ClientOutcomes:
-    """Outcomes of one client's messages since its last SYNC.
-
-    :ivar pending: messages whose outcomes are not in :attr:`runs` yet, in order
-    """
+    """Outcomes of one client's messages since its last SYNC; ``pending``: those not in :attr:`runs` yet, in order."""
 
     __slots__ = ("pending", "runs")
 
@@ -312,7 +309,6 @@ def last_sequence_in(text: str) -> int:
 
 
 def batch_of(messages: Sequence[PendingPublish], engine: str, prefix: str) -> MessageBatch:
-    """One row per message."""
     names: list[str] = []
     values: list[str] = []
     starts = [0]
