@@ -95,7 +95,6 @@ def add_configurations(batch: DataFrame, path: str) -> None:
 
 
 def has_table(spark: SparkSession, path: str) -> bool:
-    """Whether a Delta table is there."""
     try:
         spark.read.format("delta").load(path)
     except AnalysisException as error:

@@ -72,7 +72,6 @@ def failed(errors: Sequence[DevError]) -> DevFailed:
 
 
 def refusal(reason: str, desc: str, origin: str) -> DevFailed:
-    """A DevFailed with a single error."""
     return failed((DevError(reason, Severity.ERR, desc, origin),))
 
 
@@ -127,5 +126,4 @@ _CLASSES = {
 
 
 def system_exception(name: str, minor: int, completed: Completed) -> SystemException:
-    """The exception with the right flags."""
     return _CLASSES[name in _TEMPORARY, completed is not Completed.NO](name, minor, completed)

@@ -64,7 +64,6 @@ class Topic:
         return f"{SCHEME}{self.tango_host}/{self.device}{attribute}{suffix}.{idl}{name}"
 
     def encode(self) -> bytes:
-        """The first frame."""
         return str(self).encode("latin-1")
 
 

@@ -110,7 +110,6 @@ class EventType(IntEnum):
 
     @property
     def carries_value(self) -> bool:
-        """Whether its data is an attribute's value."""
         return self in _VALUE_EVENTS
 
 
@@ -182,7 +181,6 @@ class Dim(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return self.x * self.y if self.y else self.x
 
 

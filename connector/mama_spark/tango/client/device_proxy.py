@@ -110,7 +110,6 @@ class DeviceProxy:
         raise ServerAway(f"{operation} of {self.name}: forwarded {_MAX_FORWARDS} times in a row")
 
     def ping(self, *, timeout: float | None = None) -> None:
-        """Return when the device has answered."""
         self.call(Operation.PING, None, _read_nothing, timeout=timeout)
 
     def adm_name(self) -> str:
@@ -169,12 +168,9 @@ class DeviceProxy:
         return self.call(operation, lambda writer: writer.strings(list(names)), read)
 
     def command_infos(self) -> tuple[CommandInfo, ...]:
-        """Descriptions of the commands of the device."""
         return self.call("command_list_query_2", None, COMMAND_INFO.read_all)
 
     def read_pipe(self, name: str) -> PipeData:
-        """Read the value of a pipe."""
-
         def body(writer: CdrWriter) -> None:
             writer.string(name)
             write_client(writer, self.client)
@@ -236,7 +232,6 @@ def reference_of(name: DeviceName, *, timeout: float) -> Reference:
 def open_reference(reference: Reference, name: str, *, timeout: float) -> DeviceProxy:
     """Connect to an object by its reference.
 
-    :param name: name of the object in error messages
     :raises ServerAway: no address of its server accepted the connection
     """
     connection = RpcConnection(reference.addresses, timeout=timeout, minor=reference.minor)
@@ -279,10 +274,7 @@ _OWN_CONNECTIONS = 200
 
 
 class DeviceConnectionPool:
-    """Connected device proxies by device name. Methods may be called in any thread.
-
-    :param timeout: timeout of a call in seconds
-    """
+    """Connected device proxies by device name. Any thread may call methods. ``timeout`` of a call is in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout

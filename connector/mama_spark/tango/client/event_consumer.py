@@ -138,17 +138,14 @@ class EventConsumer:
 
     @property
     def subscriptions(self) -> list[Subscription]:
-        """All subscriptions that were not cancelled."""
         with self._lock:
             return list(self._subscriptions.values())
 
     def state(self, subscription: Subscription) -> SubscriptionState:
-        """Current state of a subscription."""
         with self._lock:
             return self._machine.state(subscription.id)
 
     def topic(self, subscription: Subscription) -> str | None:
-        """Topic of a subscription's events; None before the first negotiation."""
         with self._lock:
             negotiated = self._machine.negotiated(subscription.id)
         return None if negotiated is None else negotiated.topic
@@ -178,7 +175,6 @@ class EventConsumer:
 
     @property
     def counts(self) -> SubscriberCounts:
-        """Totals since the subscriber was made."""
         delivery = self.delivery
         return SubscriberCounts(
             replace(self._dispatcher.counts), delivery.dropped, delivery.callback_errors, self.connections.reconnects
@@ -217,8 +213,6 @@ class EventConsumer:
                     self._subscriptions[action.id].report(online, action.errors or None)
 
     def _submit(self, call: Callable[[Any], None], action: Action) -> None:
-        """Execute an action that makes a call, in a thread of the pool."""
-
         def run() -> None:
             try:
                 call(action)
@@ -332,18 +326,15 @@ class EventConsumer:
     # --- EventSink, in the receiving thread ---
 
     def on_events(self, messages: Sequence[Sequence[bytes]], received: int) -> None:
-        """Deliver received events, four frames each."""
         self.delivery.deliver(self._dispatcher.dispatch(messages, received))
 
     def on_heartbeats(self, topics: set[bytes]) -> None:
-        """Report received heartbeats, by their topics."""
         with self._lock:
             for channel in self.connections.with_heartbeats(topics):
                 self._execute(self._machine.on_heartbeat(time.monotonic(), channel))
         self._wakeup.set()
 
     def on_disconnected(self, heartbeat_endpoint: str) -> None:
-        """Report that the connection to a heartbeat endpoint ended."""
         with self._lock:
             for channel in self.connections.at(heartbeat_endpoint):
                 self._execute(self._machine.on_disconnected(time.monotonic(), channel))

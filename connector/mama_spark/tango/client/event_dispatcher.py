@@ -30,9 +30,7 @@ class DispatchCounts:
 
     :ivar events: delivered events, each counted once, whatever the number of its subscriptions
     :ivar duplicates: second copies of events, which were dropped
-    :ivar gaps: gaps in the counters
-    :ivar missed: events missing in these gaps
-    :ivar restarts: restarts of counters
+    :ivar missed: events missing in the gaps of counters
     :ivar unrouted: messages with a topic without a subscription
     :ivar malformed: messages that are no events
     """
@@ -96,7 +94,6 @@ class EventDispatcher:
         """Return one subscription event for each message and subscription, in order; GAP and RESTART precede their
         event.
 
-        :param messages: frames of each message
         :param received: time of arrival, nanoseconds since the epoch
         """
         dispatched: list[SubscriptionEvent] = []

@@ -127,7 +127,6 @@ class EventQueue:
         ]
 
     def forget(self, subscription: object) -> None:
-        """Discard the events of a subscription that was cancelled."""
         with self._changed:
             kept = [event for event in self._queue if event.subscription != subscription]
             self._queue = deque(kept)
@@ -139,10 +138,8 @@ class EventQueue:
         return self._closed
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Accept no more events, and wake threads that wait in :meth:`take`. Events in the queue can still be taken.
-
-        :param failure: error that closes the subscriber; None: there is none
-        """
+        """Accept no more events, and wake threads that wait in :meth:`take`. It returns the rest, and raises after
+        that if there is a ``failure``."""
         with self._changed:
             self._closed, self._failure = True, failure
             self._changed.notify_all()

@@ -27,10 +27,7 @@ _Value = tuple[object, ...]
 
 
 class LossDetector:
-    """Compares two checks.
-
-    :param sequences: counters of the received events; told which losses are known
-    """
+    """Compares two checks; ``sequences`` has the counters of received events, and is told which losses are known."""
 
     def __init__(self, sequences: SequenceTracker) -> None:
         self._sequences = sequences
@@ -69,10 +66,7 @@ class LossDetector:
             self._delivered[frames[0]] = (self._sequences.newest(frames[0]), frames)
 
     def check_value(self, frames: Sequence[bytes]) -> bool:
-        """Whether to deliver a value that was read now.
-
-        :param frames: frames of the value, as in an event
-        """
+        """Whether to deliver a value that was read now; its ``frames`` are as in an event."""
         topic = frames[0]
         value, newest = _value(frames), self._sequences.newest(topic)
         known = self._known(topic, newest)

@@ -86,7 +86,6 @@ class RpcConnection:
     ) -> tuple[messages.GiopReply, CdrReader]:
         """Make a call; returns the reply, whatever its status, and a reader at the start of its body.
 
-        :param key: object key
         :param body: encodes the arguments; None: there are none
         :param timeout: timeout in seconds; None: that of the connection
         :raises ServerAway: the connection is closed, or was lost before the call was sent

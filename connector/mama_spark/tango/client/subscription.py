@@ -70,13 +70,7 @@ class EventSubMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriberCounts:
-    """Totals since the subscriber was made.
-
-    :ivar dispatched: totals of received messages
-    :ivar dropped: number of events that full queues dropped
-    :ivar callback_errors: number of callbacks that raised
-    :ivar reconnects: number of reconnections of channels
-    """
+    """Totals of a subscriber: events dropped by full queues, callbacks that raised, channels reconnected."""
 
     dispatched: DispatchCounts
     dropped: int
@@ -137,7 +131,6 @@ class Subscription:
 
     @property
     def state(self) -> SubscriptionState:
-        """Current state."""
         return self._owner.state(self)
 
     @property
@@ -163,7 +156,6 @@ class EventDelivery:
     :param max_bytes: approximate memory of the events in each queue; 0: no limit
     :ivar shared_queue: queue of the subscriptions without a callback
     :ivar callback_queue: queue of the others
-    :ivar callback_errors: number of callbacks that raised
     """
 
     def __init__(self, lock: threading.Lock, limit: int, max_bytes: int) -> None:
@@ -186,21 +178,16 @@ class EventDelivery:
         self._held.pop(subscription.id, None)  # last: deliver() takes no lock when nothing is held
 
     def end(self, subscription: Subscription) -> None:
-        """Forget a subscription that was cancelled."""
         self._held.pop(subscription.id, None)
 
     # --- in any thread ---
 
     @property
     def dropped(self) -> int:
-        """Number of events that full queues dropped."""
         return self.shared_queue.dropped + self.callback_queue.dropped
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Close both queues, and wake threads that wait in ``take``.
-
-        :param failure: error that closes the subscriber; None: there is none
-        """
+        """Close both queues, and wake threads that wait in ``take``; ``failure`` is why, None: no error."""
         for queue in (self.shared_queue, self.callback_queue):
             queue.close(failure)
 

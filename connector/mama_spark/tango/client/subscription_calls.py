@@ -112,12 +112,9 @@ class SubscriptionCalls:
     def ask_servers(
         self, subscriptions: Iterable[tuple[Subscription, str]]
     ) -> Iterator[dict[bytes, int] | list[list[bytes]]]:
-        """Ask the servers of connected subscriptions what they have sent: counters of the newest events by topic, or of
-        servers that have none, values as frames with the counter 0. A server that does not answer is left to the
-        heartbeats.
-
-        :param subscriptions: subscriptions with their topics
-        """
+        """Ask the servers of connected subscriptions (with their topics) what they have sent: counters of the newest
+        events by topic, or of servers that have none, values as frames with the counter 0. A server that does not
+        answer is left to the heartbeats."""
         by_server: dict[DeviceName, list[tuple[Subscription, str]]] = defaultdict(list)
         for subscription, topic in subscriptions:
             try:

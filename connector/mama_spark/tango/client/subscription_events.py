@@ -19,8 +19,6 @@ Frames = Sequence[bytes]
 
 
 class SubscriptionEventKind(Enum):
-    """Kind of a subscription event."""
-
     EVENT = "event"  #: an event as the server sent it; it may carry errors
     INITIAL = "initial"  #: the value that was read after the first negotiation
     RESUBSCRIPTION = "resubscription"  #: the value that was read after a reconnection
@@ -125,10 +123,7 @@ class EventBatch:
 
 
 def decode_events(events: list[SubscriptionEvent], decoder: BatchDecoder) -> EventBatch:
-    """Decode the frames of subscription events.
-
-    :param decoder: decoder to reuse in further calls, since it caches the layouts of frames
-    """
+    """Decode the frames of subscription events; reuse ``decoder``, since it caches the layouts of frames."""
     framed = [event[3] for event in events]
     if None in framed:
         rows = np.array([row for row, frames in enumerate(framed) if frames is not None], np.int64)

@@ -48,10 +48,7 @@ class SubscriptionRetries:
             other.next_retry = now
 
     def failed(self, now: float, subscription: Member, channel: Channel | None, errors: tuple[DevError, ...]) -> None:
-        """An attempt failed.
-
-        :param channel: the missing server of the subscription, if it was connected before
-        """
+        """An attempt failed. ``channel`` is the missing server, if the subscription was connected before."""
         if channel is not None:
             self._put_off(now, channel)
             subscription.next_retry = channel.next_attempt
@@ -65,11 +62,8 @@ class SubscriptionRetries:
         self._waiting[subscription.id] = subscription
 
     def due(self, now: float, missing: Callable[[Member], Channel | None]) -> list[Member]:
-        """Take the subscriptions to negotiate again now. Of a missing server one device is tried at a time, another one
-        each time, so that the number of attempts does not grow with the number of its devices.
-
-        :param missing: the missing server of a subscription
-        """
+        """Take the subscriptions to negotiate again now. Of a ``missing`` server one device is tried at a time, another
+        one each time, so that the number of attempts does not grow with the number of its devices."""
         found: list[Member] = []
         tried: dict[str, str] = {}  # channel -> full name of its device
         for subscription in sorted(self._waiting.values(), key=lambda subscription: subscription.failures):

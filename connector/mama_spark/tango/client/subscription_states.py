@@ -20,8 +20,6 @@ from .subscription_events import SubscriptionEventKind
 
 
 class SubscriptionState(Enum):
-    """State of a subscription."""
-
     NEGOTIATING = "negotiating"
     CONNECTED = "connected"
     HEARTBEAT_LOST = "heartbeat lost"
@@ -31,8 +29,6 @@ class SubscriptionState(Enum):
 
 
 class MachineEvent(Enum):
-    """Event that may change the state of a subscription."""
-
     NEGOTIATED = "the server answered with SUBSCRIPTION_INFO"
     NEGOTIATION_FAILED = "the server cannot be reached, or refused the subscription"
     HEARTBEAT = "a heartbeat arrived"
@@ -103,9 +99,7 @@ class SubscriptionRequest:
 class NegotiatedChannel:
     """The part of SUBSCRIPTION_INFO (TG-28) that a subscription needs.
 
-    :ivar topic: topic of the events
     :ivar channel: heartbeat channel of the server
-    :ivar pair: the chosen endpoints
     :ivar idl: IDL version of the device
     :ivar hwm: high-water mark that the subscriber is to set
     """
@@ -147,8 +141,6 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Disconnect from both endpoints of a channel."""
-
     channel: str
     pair: EndpointPair
     heartbeats: tuple[str, str]
@@ -187,8 +179,6 @@ class ReadValue:
 
 @dataclass(frozen=True, slots=True)
 class ReportError:
-    """Deliver an ERROR for this subscription."""
-
     id: int
     errors: tuple[DevError, ...]
 

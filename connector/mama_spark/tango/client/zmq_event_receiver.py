@@ -42,7 +42,6 @@ class ZmqEventReceiver:
     """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
     order.
 
-    :param sink: gets received messages and reports
     :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
         events show the loss
     """
@@ -59,7 +58,6 @@ class ZmqEventReceiver:
         self._stopping = False
 
     def start(self) -> None:
-        """Open the sockets, and start the thread."""
         self._context = open_context()
         self._wakeup, wakeup_end = (self._context.socket(zmq.PAIR) for _ in range(2))
         address = f"inproc://tango-receiver-{id(self)}"
@@ -85,29 +83,20 @@ class ZmqEventReceiver:
     # --- commands, from any thread ---
 
     def connect(self, pair: EndpointPair, heartbeats: tuple[str, str], hwm: int) -> None:
-        """Connect to both endpoints and subscribe to the heartbeats. Replaces an existing connection.
-
-        :param hwm: high-water mark of the new event connection
-        """
+        """Connect anew to both endpoints, with ``hwm`` for the events, and subscribe to the heartbeats."""
         self.execute(lambda: self._connect(pair, heartbeats, hwm))
 
     def disconnect(self, pair: EndpointPair, heartbeats: tuple[str, str]) -> None:
-        """Disconnect from both endpoints, and unsubscribe from the heartbeats."""
         self.execute(lambda: self._disconnect(pair, heartbeats))
 
     def subscribe(self, topic: bytes) -> None:
-        """Subscribe the event socket to a topic."""
         self.execute(lambda: self._events.setsockopt(zmq.SUBSCRIBE, topic))
 
     def unsubscribe(self, topic: bytes) -> None:
-        """Unsubscribe the event socket from a topic."""
         self.execute(lambda: self._events.setsockopt(zmq.UNSUBSCRIBE, topic))
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all commands so far were executed; returns False if they were not executed in time.
-
-        :param timeout: seconds
-        """
+        """Wait up to ``timeout`` seconds until all commands so far were executed; False: they were not."""
         done = threading.Event()
         self.execute(done.set)
         return done.wait(timeout)
@@ -267,9 +256,7 @@ class ChannelConnections:
         return max(self._newest + _SETTLE_NEW, now + _SETTLE)
 
     def with_heartbeats(self, topics: Iterable[bytes]) -> set[str]:
-        """Channels to which heartbeats of these topics belong."""
         return {self._channels[topic] for topic in topics if topic in self._channels}
 
     def at(self, heartbeat_endpoint: str) -> list[str]:
-        """Channels whose heartbeats come from there."""
         return [channel for channel, endpoint in self._endpoints.items() if endpoint == heartbeat_endpoint]

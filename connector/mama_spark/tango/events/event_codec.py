@@ -73,7 +73,6 @@ def read_call(frame: bytes, little: bool) -> CallInfo:
 
 
 def write_call(call: CallInfo, little: bool) -> bytes:
-    """The inverse of :func:`read_call`."""
     writer = CdrWriter(little)
     writer.long(call.version)
     writer.ulong(call.ctr)
@@ -141,8 +140,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat of a server."""
-
     topic: Topic
     call: CallInfo
     little: bool = True

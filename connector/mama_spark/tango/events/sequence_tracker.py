@@ -78,7 +78,6 @@ def is_counted(ctr: int) -> bool:
 
 
 def next_counter(ctr: int) -> int:
-    """The counter that a server gives to the event after this one."""
     return (ctr + 1) % WRAP
 
 
@@ -104,11 +103,7 @@ class SequenceTracker:
         self._lost: dict[object, int] = {}  #: topic -> last counter after the newest event that is known to be lost
 
     def track(self, topic: object, ctr: int, call: bytes, data: bytes) -> SequenceResult:
-        """Compare an event with the last one of its topic, and remember it.
-
-        :param call: the third frame
-        :param data: the fourth frame
-        """
+        """Compare an event with the last one of its topic, and remember it: third frame ``call``, fourth ``data``."""
         kept = data if is_kept(data) else xxhash.xxh3_128_digest(data)
         before = self._last.get(topic)
         self._last[topic] = (ctr, call, kept)

@@ -97,7 +97,6 @@ class CdrReader:
 
     @property
     def left(self) -> int:
-        """Number of bytes not read yet."""
         return self._end - self.at
 
     def finish(self) -> None:
@@ -138,25 +137,16 @@ class CdrReader:
     double = _read("d", _Float)
 
     def enum(self, kind: type[_E]) -> _E:
-        """A member of an enumeration.
-
-        :raises CdrError: the enumeration has no member with this number
-        """
         return enum_of(kind, self.ulong())
 
     def count(self, octets_each: int = 1) -> int:
-        """The count of a sequence.
-
-        :param octets_each: smallest size of an element
-        :raises CdrError: fewer bytes are left than so many elements need
-        """
+        """The count of a sequence whose elements take at least ``octets_each`` bytes; so many bytes must be left."""
         count = self.ulong()
         if count * octets_each > self._end - self.at:
             raise CdrError(f"truncated: the count is {count}, and {self._end - self.at} bytes are left")
         return count
 
     def raw(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
         if not 0 <= size <= self._end - self.at:
             raise CdrError(f"truncated: {size} bytes needed, {self._end - self.at} are left")
         start = self.at
@@ -259,7 +249,6 @@ class CdrWriter:
         return bytes(self._data)
 
     def align(self, size: int) -> None:
-        """Write zeros up to the next multiple of ``size``."""
         gap = (self._base - len(self._data)) % size
         if gap:
             self._data += bytes(gap)
@@ -284,11 +273,9 @@ class CdrWriter:
     count = ulong  #: of a sequence
 
     def raw(self, data: BytesLike) -> None:
-        """Append bytes unchanged."""
         self._data += data
 
     def octets(self, data: BytesLike) -> None:
-        """sequence<octet>"""
         self.count(len(data))
         self._data += data
 
@@ -323,22 +310,17 @@ class CdrWriter:
             self.text(text)
 
     def texts(self, texts: list[str] | tuple[str, ...]) -> None:
-        """A sequence of :meth:`text`."""
         self.count(len(texts))
         for text in texts:
             self.text(text)
 
     def strings(self, texts: list[str] | tuple[str, ...]) -> None:
-        """sequence<string>"""
         self.count(len(texts))
         for text in texts:
             self.string(text)
 
     def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike) -> None:
-        """A sequence of numbers or booleans, flattened in C order.
-
-        :raises CdrError: a value does not fit ``dtype``, or is no number
-        """
+        """A sequence of numbers or booleans, flattened in C order."""
         kind = np.dtype(dtype)
         found = _converted(values, kind).ravel()
         self.count(len(found))

@@ -19,8 +19,6 @@ class BadAddress(TangoError, ValueError):
 
 
 class Address(NamedTuple):
-    """Host and port of a server."""
-
     host: str
     port: int
 
@@ -93,7 +91,6 @@ def _read_profile(reader: CdrReader, type_id: str) -> Reference:
 
 
 def write_reference(writer: CdrWriter, reference: Reference) -> None:
-    """The inverse of :func:`read_reference`."""
     writer.string(reference.type_id)
     writer.count(1)
     writer.ulong(_IIOP)

@@ -65,11 +65,7 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GiopMessage:
-    """Base of all messages.
-
-    :ivar minor: minor version of GIOP 1
-    :ivar little: byte order
-    """
+    """Base of all messages; ``minor`` is the minor version of GIOP 1."""
 
     minor: int = 2
     little: bool = True
@@ -129,10 +125,7 @@ class MessageError(GiopMessage):
 
 
 class MessageHeader(NamedTuple):
-    """GIOP header: the first 12 bytes of a message.
-
-    :ivar size: size of the rest of the message in bytes
-    """
+    """GIOP header, the first 12 bytes of a message; ``size`` is that of the rest in bytes."""
 
     minor: int
     flags: int
@@ -267,7 +260,6 @@ def decode(data: BytesLike) -> tuple[GiopMessage, CdrReader]:
 def encode(message: GiopMessage, body: Body | None = None) -> bytes:
     """Encode a message.
 
-    :param body: writes the body; None: there is none
     :raises CdrError: a value does not fit its type, or the message is larger than 4 GiB
     """
     writer = CdrWriter(message.little, bytes(HEADER))
@@ -300,7 +292,6 @@ class MessageAssembler:
         self._held = 0
 
     def feed(self, data: BytesLike) -> None:
-        """Append received bytes."""
         self._data += data
 
     def next_message(self) -> bytes | None:

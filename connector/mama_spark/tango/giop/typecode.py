@@ -132,7 +132,6 @@ _KINDS = {int(kind): kind for kind in TypeKind}
 
 
 def write_typecode(writer: CdrWriter, code: TypeCode) -> None:
-    """The inverse of :func:`read_typecode`."""
     writer.ulong(code.kind)
     if code.kind is TypeKind.STRING:
         writer.ulong(code.bound)
@@ -164,13 +163,11 @@ def read_any(reader: CdrReader) -> tuple[TypeCode, Any]:
 
 
 def write_any(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The inverse of :func:`read_any`."""
     write_typecode(writer, code)
     write_value(writer, code, value)
 
 
 def read_value(reader: CdrReader, code: TypeCode) -> Any:
-    """Decode a value of this type."""
     code = code.real
     if code.kind in _NUMBERS:
         return _NUMBERS[code.kind][1](reader)
@@ -190,7 +187,6 @@ def _read_sequence(reader: CdrReader, element: TypeCode) -> Any:
 
 
 def write_value(writer: CdrWriter, code: TypeCode, value: Any) -> None:
-    """The inverse of :func:`read_value`."""
     code = code.real
     try:
         if code.kind in _NUMBERS:

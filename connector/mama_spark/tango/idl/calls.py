@@ -105,10 +105,7 @@ def write_client(writer: CdrWriter, client: ClientIdent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client).
-
-    :ivar type: type of ``argin``
-    """
+    """Arguments of ``command_inout`` (``_2`` added the source, ``_4`` the client); ``type`` is that of ``argin``."""
 
     name: str
     type: TypeCode
@@ -126,7 +123,6 @@ def read_command(reader: CdrReader, operation: str) -> CommandCall:
 
 
 def write_command(writer: CdrWriter, call: CommandCall, operation: str = Operation.COMMAND_4) -> None:
-    """The inverse of :func:`read_command`."""
     writer.string(call.name)
     write_any(writer, call.type, call.argin)
     if operation != Operation.COMMAND:
@@ -145,10 +141,7 @@ def reading(idl: int) -> Operation:
 
 @dataclass(frozen=True, slots=True)
 class ReadCall:
-    """Arguments of ``read_attributes`` (``_4`` added the client).
-
-    :ivar names: names of attributes
-    """
+    """Arguments of ``read_attributes`` (``_4`` added the client)."""
 
     names: tuple[str, ...]
     source: DevSource = DevSource.CACHE_DEV
@@ -162,7 +155,6 @@ def read_reading(reader: CdrReader, operation: str) -> ReadCall:
 
 
 def write_reading(writer: CdrWriter, call: ReadCall, operation: str = Operation.READ_5) -> None:
-    """The inverse of :func:`read_reading`."""
     writer.strings(call.names)
     writer.ulong(call.source)
     if operation != Operation.READ_3:
@@ -176,7 +168,6 @@ def read_values(reader: CdrReader, operation: str = Operation.READ_5) -> list[At
 
 
 def write_values(writer: CdrWriter, values: list[AttributeValue], operation: str = Operation.READ_5) -> None:
-    """The inverse of :func:`read_values`."""
     writer.count(len(values))
     for value in values:
         write_value(writer, value, _IDL_OF[Operation(operation)])

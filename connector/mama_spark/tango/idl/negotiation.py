@@ -81,7 +81,6 @@ class SubscriptionInfo:
     """SUBSCRIPTION_INFO (TG-10, TG-28).
 
     :ivar release: release of the server's Tango library; 1033 is 10.3.3
-    :ivar device_idl: IDL version of the device
     :ivar hwm: high-water mark that the subscriber is to set
     :ivar rate: rate of multicast; undefined if the server has no database, as is ``ivl``, its interval
     :ivar zmq: release of the server's ZeroMQ; 435 is 4.3.5; 0: unknown
@@ -132,8 +131,6 @@ class SubscriptionInfo:
         """Add topic and channel, which clients of servers before 9.3 construct themselves.
 
         :param tango_host: host in topics: ``host:port`` of the database; without a database, of the server
-        :param dbase: whether the server has a database
-        :param admin: name of the admin device
         """
         if self.topic is not None:
             return self
@@ -144,10 +141,7 @@ class SubscriptionInfo:
 
 
 class Confirmation(NamedTuple):
-    """Confirmation of one subscription (TG-37).
-
-    :ivar event: name of the event as in the topic, such as ``idl5_change``
-    """
+    """Confirmation of one subscription (TG-37); ``event`` is as in the topic, such as ``idl5_change``."""
 
     device: str
     attribute: str

@@ -43,20 +43,16 @@ class Struct:
         self._codecs = [(name, *_codec(kind)) for name, kind in self.fields.items()]
 
     def read(self, reader: CdrReader) -> Any:
-        """Decode a structure."""
         return self.cls(**{name: read(reader) for name, read, _ in self._codecs})
 
     def write(self, writer: CdrWriter, value: Any) -> None:
-        """The inverse of :meth:`read`."""
         for name, _, write in self._codecs:
             write(writer, getattr(value, name))
 
     def read_all(self, reader: CdrReader) -> tuple[Any, ...]:
-        """Decode a sequence of structures."""
         return tuple(self.read(reader) for _ in range(reader.count(self._least)))
 
     def write_all(self, writer: CdrWriter, values: Sequence[Any]) -> None:
-        """The inverse of :meth:`read_all`."""
         writer.count(len(values))
         for value in values:
             self.write(writer, value)
@@ -84,7 +80,6 @@ def read_interface(reader: CdrReader) -> InterfaceChange:
 
 
 def write_interface(writer: CdrWriter, change: InterfaceChange) -> None:
-    """The inverse of :func:`read_interface`."""
     writer.boolean(change.dev_started)
     COMMAND_INFO.write_all(writer, change.cmds)
     CONFIG_5.write_all(writer, change.atts)
@@ -107,7 +102,6 @@ def _read_elements(reader: CdrReader, depth: int) -> tuple[PipeElement, ...]:
 
 
 def write_pipe(writer: CdrWriter, pipe: PipeData) -> None:
-    """The inverse of :func:`read_pipe`."""
     writer.text(pipe.name)
     write_time(writer, pipe.time)
     writer.text(pipe.blob.name)

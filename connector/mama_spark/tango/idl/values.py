@@ -67,13 +67,11 @@ def _read_states(reader: CdrReader) -> tuple[DevState, ...]:
 
 
 def write_union(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_union`."""
     writer.ulong(kind)
     write_content(writer, kind, content)
 
 
 def write_content(writer: CdrWriter, kind: ValueKind, content: Content) -> None:
-    """The inverse of :func:`read_content`."""
     dtype = DTYPES.get(kind)
     if kind is ValueKind.NO_DATA:
         if content is not None:
@@ -185,7 +183,6 @@ def read_errors(reader: CdrReader) -> tuple[DevError, ...]:
 
 
 def write_errors(writer: CdrWriter, errors: Sequence[DevError]) -> None:
-    """The inverse of :func:`read_errors`."""
     writer.count(len(errors))
     for error in errors:
         writer.error_text(error.reason)

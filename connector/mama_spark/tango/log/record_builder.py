@@ -38,13 +38,7 @@ class RecordBuilder:
     def add(
         self, kind: RecordKind, topic: str, received: int, frames: Sequence[bytes] = _NO_FRAMES, ctr: int = 0
     ) -> None:
-        """Append a record.
-
-        :param topic: topic in the log
-        :param received: nanoseconds since the epoch
-        :param frames: no frames, or up to four
-        :param ctr: counter of an event; 0: none
-        """
+        """Append a record; ``received`` is nanoseconds since the epoch, ``frames`` up to four, ``ctr`` 0 for none."""
         self.topics.append(topic)
         self.kinds.append(kind)
         self.received.append(received)
@@ -54,7 +48,6 @@ class RecordBuilder:
     def add_gap(
         self, kind: RecordKind, topic: str, received: int, frames: Sequence[bytes], numbers: GapNumbers
     ) -> None:
-        """Append the record of a gap or restart."""
         self.gaps[len(self)] = numbers
         self.add(kind, topic, received, frames)
 

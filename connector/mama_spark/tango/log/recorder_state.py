@@ -147,11 +147,7 @@ class RecorderState:
             self._last[topic] = last
 
     def started(self, now: int, is_recorded: Callable[[str], bool]) -> RecordBuilder:
-        """Return STARTED, and OFFLINE for devices that are no longer recorded.
-
-        :param now: nanoseconds since the epoch
-        :param is_recorded: whether a device name is recorded
-        """
+        """Return STARTED, and OFFLINE for devices no longer recorded. ``now`` is nanoseconds since the epoch."""
         records = RecordBuilder()
         records.add(RecordKind.STARTED, self.topic, now)
         self._devices.end_unless(records, lambda d: is_recorded(d.name), "the device is no longer recorded", now)
@@ -166,7 +162,6 @@ class RecorderState:
         return records
 
     def state(self, now: int) -> RecordBuilder:
-        """Return the state in one or more STATE records."""
         records = RecordBuilder()
         self._add_state(records, now)
         return records
@@ -181,7 +176,6 @@ class RecorderState:
             records.add(RecordKind.STATE, self.topic, now, (self.topic.encode(), LITTLE, b"", part))
 
     def record(self, batch: EventBatch) -> RecordBuilder:
-        """Return the records of subscription events, in order."""
         records = RecordBuilder()
         errors = self._errors_of(batch)
         event_kind, resumed, last = SubscriptionEventKind.EVENT, self._resumed, self._last

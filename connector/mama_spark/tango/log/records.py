@@ -130,18 +130,13 @@ class RecordFrames:
         return len(self.topics)
 
     def columns(self) -> tuple[Sequence[bytes], Sequence[bytes], Sequence[bytes], Sequence[bytes]]:
-        """The four columns, in the order of the frames."""
         return self.topics, self.orders, self.calls, self.datas
 
 
 @dataclass(frozen=True, slots=True)
 class RecordHeads:
     """Fields of the heads of ``n`` records, each an array of shape (n,) or one number for all; see the table of the
-    module.
-
-    :ivar received: nanoseconds since the epoch
-    :ivar ctr: counter of an event; 0: none
-    """
+    module."""
 
     kind: Numbers
     received: Numbers
@@ -263,10 +258,7 @@ class RecordTopic(NamedTuple):
 
 @lru_cache(16384)
 def record_topic(topic: Topic, prefix: str = PREFIX, kind: RecordKind = RecordKind.EVENT) -> str:
-    """Topic in the log of the records of a Tango topic.
-
-    :param prefix: first part of topics in the log, one token
-    """
+    """Topic in the log of the records of a Tango topic."""
     event = HEARTBEAT if topic.event is None else topic.event.wire_name
     if kind in (RecordKind.GAP, RecordKind.RESTART):
         event = GAP if kind is RecordKind.GAP else RESTART

@@ -61,16 +61,12 @@ class ErrorSeries:
         return True
 
     def end(self, records: RecordBuilder, *topics: bytes) -> None:
-        """End the series of these topics."""
         for topic in topics:
             if topic in self.open:
                 self._sum_up(records, topic, self.open.pop(topic))
 
     def due(self, records: RecordBuilder, now: int) -> None:
-        """Sum up the series that go on and whose period is over.
-
-        :param now: nanoseconds since the epoch
-        """
+        """Sum up the series that go on and whose period is over; ``now`` is nanoseconds since the epoch."""
         for topic, series in self.open.items():
             if now >= series.next_summary:
                 self._sum_up(records, topic, series)
@@ -168,5 +164,4 @@ class PendingGaps:
 
 
 def is_own_error(records: DecodedRecords, row: int) -> bool:
-    """Whether a record is an error of :data:`RECORD_REFUSED`."""
     return records.kind[row] == RecordKind.ERROR and RECORD_REFUSED.encode() in records.frames.datas[row]

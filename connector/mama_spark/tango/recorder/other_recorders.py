@@ -29,10 +29,7 @@ _SILENT = 3  #: a recorder that has missed so many states has ended
 
 
 def about(settings: TangoRecorderSettings, started: int) -> dict[str, Any]:
-    """The entry of a recorder about itself in its state.
-
-    :param started: time of its start, nanoseconds since the epoch
-    """
+    """The entry of a recorder about itself in its state; ``started`` is nanoseconds since the epoch."""
     return {
         "started": started, "host": settings.databases, "dbase": settings.dbase, "prefix": settings.prefix,
         "devices": list(settings.devices), "every": settings.state_every,

@@ -48,10 +48,7 @@ _RETRY = 5.0  #: seconds until a database or device that did not answer is calle
 
 
 class DeviceSubscriptions:
-    """Subscriptions of one recorder.
-
-    :ivar task: the thread that makes them
-    """
+    """Subscriptions of one recorder; the thread ``task`` makes them."""
 
     def __init__(self, settings: TangoRecorderSettings, subscriber: TangoSubscriber) -> None:
         self._settings, self._subscriber = settings, subscriber
@@ -175,7 +172,6 @@ _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 class TangoRecorderCounts(RecorderCounts):
     """Counts of a recorder of Tango events.
 
-    :ivar subscriptions: number of subscriptions
     :ivar not_accepted: subscriptions that their servers refused
     :ivar dropped: events that the full queue dropped
     """
@@ -203,7 +199,6 @@ class TangoRecorderCounts(RecorderCounts):
 class TangoRecordSource:
     """See :class:`~mama_spark.recording.recorder.RecordSource`.
 
-    :ivar state: its state
     :ivar started: time of its creation, nanoseconds since the epoch
     """
 

@@ -112,7 +112,6 @@ class TangoRecorderSettings:
     def of(cls, given: Mapping[str, Any]) -> TangoRecorderSettings:
         """Make settings from the table of a file.
 
-        :param given: key -> value in the table
         :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
         """
         rest = {key: value for key, value in given.items() if key != "url"}
@@ -158,12 +157,10 @@ class TangoRecorderSettings:
 
     @property
     def named_devices(self) -> list[str]:
-        """Devices in ``devices`` that are names."""
         return [device for device in self.devices if not _WILD.search(device)]
 
     @property
     def device_patterns(self) -> list[str]:
-        """Devices in ``devices`` that are patterns."""
         return [device for device in self.devices if _WILD.search(device)]
 
     def wants(self, device: str) -> bool:

@@ -227,8 +227,6 @@ class _Lists:
 
 
 class _Values:
-    """The decoded values, by row."""
-
     def __init__(self, n: int) -> None:
         self._n = n
         self._numbers = {

@@ -58,7 +58,6 @@ class AttributeReading:
         return self._content
 
     def value(self, attribute: Attribute) -> AttributeValue:
-        """The attribute value that clients get."""
         kind, r_dim, w_dim = attribute.kind, self.r_dim, self.w_dim
         if self.empty:
             kind, r_dim, w_dim = ValueKind.NO_DATA, NO_DIM, NO_DIM

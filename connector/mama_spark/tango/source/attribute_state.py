@@ -50,7 +50,6 @@ _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 class ChangeFilter:
     """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
 
-    :ivar criteria: criteria of this event type
     :ivar due: end of the period; None: there is no period, or no value was sent yet
     """
 
@@ -166,7 +165,6 @@ class AttributeState:
         return "API_AttributePollingNotStarted" if missing else None
 
     def active_channel(self, event: EventType) -> EventChannel | None:
-        """The channel of an event type if it has subscriptions, else None."""
         channel = self.channels.get(event)
         return channel if channel is not None and channel.confirmed else None
 
@@ -237,7 +235,6 @@ class DeviceState:
         return added
 
     def remove_attribute(self, key: str) -> None:
-        """Remove an attribute by its name in topics."""
         state = self.attributes.pop(key)
         self.removed[key], state.channels = state.channels, {}
         self.forget_removed()

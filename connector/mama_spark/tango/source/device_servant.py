@@ -210,8 +210,6 @@ class DeviceServant:
 class _Call:
     """One call.
 
-    :ivar name: name of the device
-    :ivar reader: reader of the arguments
     :ivar now: seconds of a monotonic clock
     :ivar device: None for the admin device
     """

@@ -66,10 +66,7 @@ class _Type(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdminCall:
-    """A call of a command of the admin device.
-
-    :ivar now: seconds of a monotonic clock
-    """
+    """A call of a command of the admin device; ``now`` is seconds of a monotonic clock."""
 
     supplier: EventSupplier
     identity: Identity
@@ -121,10 +118,7 @@ Answer = tuple[TypeCode, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command.
-
-    :ivar answer: returns type and value of the result, from the call and its argument
-    """
+    """A command: ``answer`` returns type and value of the result, from the call and its argument."""
 
     name: str
     argin: _Type

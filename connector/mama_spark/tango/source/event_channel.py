@@ -52,11 +52,7 @@ class EventChannel:
         return tuple(self._topics.values())
 
     def subscribe(self, idl: int, topic: Topic, client: str, now: float) -> None:
-        """Add or confirm a subscription of one IDL version.
-
-        :param client: identity of the client
-        :param now: seconds of a monotonic clock
-        """
+        """Add or confirm a subscription of one IDL version; ``now`` is seconds of a monotonic clock."""
         self.confirmed[idl] = now
         self.clients.pop(client, None)
         self.clients[client] = now
@@ -90,7 +86,6 @@ class EventChannel:
     # --- encode the next event: one message for each IDL version ---
 
     def encode_reading(self, reading: AttributeReading) -> list[Frames]:
-        """Encode an event with the value or the errors of a reading."""
         numbers = reading.numbers
         if numbers is None or reading.errors or len(self._encoders) < len(self.confirmed):
             if reading.errors:

@@ -44,10 +44,7 @@ _FILE_DESCRIPTORS = 5  #: three of the event loop, the listener, and the first c
 
 
 class _Client(asyncio.Protocol):
-    """Connection of one client.
-
-    :ivar closing: disconnect when all replies are sent
-    """
+    """Connection of one client; when ``closing``, it ends as soon as all replies are sent."""
 
     def __init__(self, server: GiopServer) -> None:
         self.server, self.assembler = server, MessageAssembler(_MAX_REQUEST)
@@ -128,7 +125,6 @@ class GiopServer:
     """GIOP server. The constructor listens; :meth:`start` starts the thread.
 
     :param port: port to listen at; 0: the system chooses
-    :ivar port: port that it listens at
     :raises OSError: the address or the port cannot be bound
     :raises Unavailable: too few file descriptors are left
     """
@@ -146,7 +142,6 @@ class GiopServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"tango-source-{self.port}", daemon=True)
         self._thread.start()
 
@@ -193,7 +188,6 @@ class GiopServer:
 class EventServer:
     """Starts and stops the sockets of an event source, and sends its events.
 
-    :ivar host_name: name of the machine
     :ivar sent: number of messages that were passed to the event socket, duplicates included
     :ivar heard: number of these that a connection had subscribed to
     :raises ConfigError: an endpoint in ``advertise`` is invalid
@@ -328,7 +322,6 @@ class EventServer:
             return self._servant.execute(request, reader, caller, time.monotonic())
 
     def has(self, key: bytes) -> bool:
-        """Whether there is an object with this key."""
         with self._lock:
             return self._servant.has(key)
 

@@ -37,8 +37,6 @@ class SourceSettings:
 
     :ivar host: address to listen at, for calls and for events; ``0.0.0.0``: all interfaces, which is logged
     :ivar port: port of calls; 0: the system chooses, as for the others
-    :ivar heartbeat_port: port of heartbeats
-    :ivar event_port: port of events
     :ivar hwm: high-water mark: events that may wait for one client. Clients get the same value for their sockets
     :ivar server: ``exe/instance``; the admin device is ``dserver/<server>``
     :ivar host_name: host in topics and addresses; None: the name of this machine
@@ -141,7 +139,6 @@ class EventSupplier:
         return found
 
     def channels(self) -> Iterator[EventChannel]:
-        """All event channels."""
         for device in self.devices.values():
             if device.channel is not None:
                 yield device.channel
@@ -171,7 +168,6 @@ class EventSupplier:
         """Add or confirm a subscription; returns the topic of its events.
 
         :param idl: IDL version of the data: 5, 4 or 3
-        :param client: identity of the client
         :raises DevFailed: the device, attribute or pipe does not exist, or does not send such events
         """
         found = self.device(device)
@@ -241,7 +237,6 @@ class EventSupplier:
         return self._twice_for_new_clients(channel.encode_data(data)) if channel is not None and subscribed else []
 
     def push_errors(self, channel: EventChannel, errors: Sequence[DevError]) -> list[Frames]:
-        """The frames of :meth:`push_data` for errors."""
         return self._twice_for_new_clients(channel.encode_errors(errors)) if channel.is_subscribed else []
 
     def _twice_for_new_clients(self, *events: list[Frames]) -> list[Frames]:
@@ -255,7 +250,6 @@ class EventSupplier:
         return found
 
     def due_heartbeats(self, now: float) -> list[Frames]:
-        """Return the heartbeats to send now."""
         if self._next_heartbeat is None or now < self._next_heartbeat:
             return []
         self._next_heartbeat = _next(self._next_heartbeat, self._heartbeat_period, now)

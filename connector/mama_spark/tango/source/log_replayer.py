@@ -83,7 +83,6 @@ class Rule:
         return fnmatchcase(key, self.pattern.lower())
 
     def attribute(self, name: str, data_type: DataType, format: Format) -> Attribute:
-        """Declare an attribute that the pattern matches."""
         change = Criteria(self.abs_change, self.rel_change)
         archive = Criteria(self.archive_abs_change, self.archive_rel_change, self.archive_period)
         return Attribute(

@@ -91,13 +91,7 @@ class StartPosition:
 
 
 class ReplayService:
-    """Serves one log until ``stop`` is set.
-
-    :param position_file: file of the saved position
-    :param say: prints a line of progress
-    :ivar unregister: remove the source from its database at the end
-    :param warn: prints a warning
-    """
+    """Serves one log until ``stop`` is set; with ``unregister``, the source is then removed from its database."""
 
     def __init__(
         self,
@@ -271,10 +265,7 @@ class ReplayService:
             self._register_new()
 
     def _push(self, records: Records, remember: bool = False) -> None:
-        """Push records to the subscribers.
-
-        :param remember: save the position first
-        """
+        """Push records to the subscribers; with ``remember``, save the position first."""
         self._replayer.remember(records)
         if remember:
             self._save()
@@ -321,7 +312,6 @@ class ReplayService:
                 self._warn(line)
 
     def _subscriptions(self) -> list[tuple[str, str, str, int, list[str]]]:
-        """Device, attribute, event type, number of connections and clients, for the file of the position."""
         clients = self._source.clients()
         return [
             (device, attribute, event.name, n, sorted(clients.get((device, attribute, event), ())))
@@ -352,9 +342,5 @@ _METRICS = {
 
 
 def measure(server: str, stream: str, *numbers: int) -> list[Metric]:
-    """The counters of the service as metrics.
-
-    :param server: ``exe/instance``
-    :param numbers: one for each metric
-    """
+    """The counters of the service as metrics: ``numbers`` has one for each; ``server`` is ``exe/instance``."""
     return measured("mama_tango_source_", _METRICS, numbers, {"server": server, "stream": stream})

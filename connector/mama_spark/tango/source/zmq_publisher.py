@@ -66,12 +66,10 @@ class ZmqPublisher:
         return heartbeats, events
 
     def send_heartbeat(self, frames: Sequence[bytes]) -> None:
-        """Send a heartbeat."""
         self._heartbeats.send_multipart(frames, zmq.DONTWAIT)
         self._read_subscriptions()
 
     def send_events(self, messages: list[list[bytes]]) -> None:
-        """Send events, four frames each."""
         send = self._events.send  # twice as fast as send_multipart
         for topic, order, call, data in messages:
             send(topic, _MORE)
