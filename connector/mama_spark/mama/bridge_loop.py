@@ -52,8 +52,6 @@ SendListener = Callable[[SendOutcome | PublishError | None], None]
 
 
 class PendingSend(NamedTuple):
-    """A send whose outcome will be reported to a listener."""
-
     settled: SendListener
     deadline: float
 
@@ -120,7 +118,6 @@ class BridgeLoop:
 
     @property
     def tracked(self) -> int:
-        """Number of sends whose outcome will be reported to a listener."""
         return len(self._flights)
 
     def call(self, work: Callable[[], T]) -> T:

@@ -145,8 +145,6 @@ def _expanded(value: str, environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TransportProperties:
-    """The properties of one transport of one bridge."""
-
     properties: Properties
     bridge: str
     name: str
@@ -205,7 +203,7 @@ class Expanded:
 
     @property
     def supported_key(self) -> str:
-        """Name of that property, empty without a transport."""
+        """Name of the transport's property; empty without a transport."""
         return "" if self.transport is None else self.transport.supported_key
 
 

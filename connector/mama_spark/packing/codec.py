@@ -96,7 +96,6 @@ class LinesCodec:
 class ArrowCodec:
     """An Arrow IPC stream a pack: schema, one record batch, end. The schema is written once and copied.
 
-    :param schema: schema of the rows that come
     :raises SchemaError: a column has a type that cannot be packed
     """
 

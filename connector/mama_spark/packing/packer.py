@@ -63,11 +63,9 @@ class Rows:
         return 16 * len(self) + sum(int(part.nbytes) for part in held if part is not None)
 
     def slice(self, offset: int, length: int) -> Rows:
-        """Shares memory."""
         return self._each(lambda part: part.slice(offset, length), self.numbers[offset : offset + length])
 
     def take(self, rows: Int64s) -> Rows:
-        """Copies."""
         index = pa.array(rows)
         return self._each(lambda part: part.take(index), self.numbers[rows])
 
@@ -82,12 +80,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Packs as messages, and the rows in them.
+    """Packs as messages without ids, and the rows in them, pack by pack.
 
-    :ivar batch: one message a pack, without ids
     :ivar starts: int64[packs + 1]: pack ``i`` carries ``starts[i + 1] - starts[i]`` rows
-    :ivar numbers: numbers of all rows in the partition, pack by pack
-    :ivar extra: columns of all rows, pack by pack
+    :ivar numbers: numbers of the rows in the partition
     """
 
     batch: MessageBatch
@@ -107,7 +103,6 @@ class Packed:
 class Packer:
     """Packs of one partition.
 
-    :param max_rows: rows of a pack at most
     :param max_bytes: payload bytes of a pack at most; a row that needs more travels alone
     :param max_waiting: bytes of rows that may wait
     """
@@ -221,7 +216,6 @@ class _Waiting:
         return packed(self._codec, _taken(self._rows, index), local)
 
     def take(self, index: Int64s) -> Rows:
-        """Copies."""
         if self._values is None:
             return _taken(self._rows, index)
         some = self._values.take(index)
@@ -231,16 +225,13 @@ class _Waiting:
 
 
 def packed(codec: Codec, rows: Rows, starts: Int64s) -> Packed:
-    """Packs of rows that are grouped already, their columns in the types of ``codec``."""
+    """Packs of rows that are grouped already, in the types of ``codec``."""
     batch = _messages(codec, rows, codec.encode(rows.columns, starts), starts, starts[:-1])
     return Packed(batch, starts, rows.numbers, rows.extra)
 
 
 def _messages(codec: Codec, rows: Rows, payloads: pa.Array, starts: Int64s, heads: Int64s) -> MessageBatch:
-    """A message a pack.
-
-    :param heads: places in ``rows`` of the first row of each pack
-    """
+    """A message a pack; ``heads``: places in ``rows`` of the first row of each pack."""
     return MessageBatch(
         _compacted(rows.topics.take(pa.array(heads))),
         payloads,
@@ -303,7 +294,6 @@ def ranges(starts: Int64s, ends: Int64s) -> Int64s:
 
 
 def _concatenated(rows: list[Rows]) -> Rows:
-    """Copies."""
     joined: dict[str, Any] = {"numbers": np.concatenate([r.numbers for r in rows])}
     for f in fields(Rows):
         parts = [getattr(r, f.name) for r in rows]
@@ -323,7 +313,7 @@ def _one(parts: list[Any]) -> Any:
 
 
 def _taken(rows: list[Rows], index: Int64s) -> Rows:
-    """Rows at ``index``, counted through all of ``rows``. Copies."""
+    """Rows at ``index``, counted through all of ``rows``."""
     begin = sum(map(len, rows[:-1]))
     last = index >= begin
     if last.all():
@@ -336,7 +326,6 @@ def _taken(rows: list[Rows], index: Int64s) -> Rows:
 
 
 def _compact(rows: Rows) -> Rows:
-    """Drops dictionary entries that no row uses."""
     streams = None if rows.streams is None else _compacted(rows.streams)
     return replace(rows, topics=_compacted(rows.topics), streams=streams)
 

@@ -17,7 +17,6 @@ class TypedRun(NamedTuple):
     """Typed rows of one pack.
 
     :ivar first: their first row among the rows of :class:`Unpacked`
-    :ivar columns: columns of ``columns.num_rows`` rows
     """
 
     first: int
@@ -60,7 +59,6 @@ class Unpacked:
         return self.header_pool.take(pa.array(self.header_at))
 
     def slice(self, start: int, stop: int) -> Unpacked:
-        """Shares memory."""
         n = stop - start
         pool = self.header_pool
         typed = []

@@ -273,7 +273,6 @@ class _ColumnPieces:
         return self.whole is not None or bool(self._pieces)
 
     def add(self, records: Int64s, counts: Int64s, rows: pa.Array) -> None:
-        """Add the rows of these records, one after the other."""
         self._at[records] = self._length + np.cumsum(counts) - counts
         self._pieces.append(rows)
         self._length += len(rows)
@@ -284,10 +283,7 @@ class _ColumnPieces:
         self._length += len(rows)
 
     def placed(self, firsts: Int64s, records: Int64s, within: Int64s, kind: pa.DataType) -> pa.Array:
-        """An element a row.
-
-        :param firsts: the first row of each record
-        """
+        """An element a row; ``firsts``: the first row of each record."""
         if (self._at == firsts).all():  # every record has a piece, in order
             return self._pieces[0] if len(self._pieces) == 1 else pa.concat_arrays(self._pieces)
         begin = self._at[records]

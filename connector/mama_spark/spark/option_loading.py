@@ -26,7 +26,6 @@ O = TypeVar("O", bound=TransportOptions)  # noqa: E741 - as everywhere, options 
 class DiscoveryProperties:
     """Discovery settings of a properties file; plain data that is pickled to the tasks.
 
-    :ivar fields: names and FIDs of the fields of source messages
     :ivar supported: property ``supported_key`` of the transport; None = no transport was named, and the bridge decides
     """
 
@@ -37,7 +36,6 @@ class DiscoveryProperties:
     def require_support(self, what: str) -> None:
         """Check that the transport supports source discovery.
 
-        :param what: name of the feature that needs it, for the error message
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support source discovery (SD-18, SD-50)
         """
         if self.supported is False:
@@ -56,7 +54,6 @@ class LoadedOptions(Generic[O]):
 def read_options(cls: type[O], given: Mapping[str, str], use: Use) -> LoadedOptions[O]:
     """Parse options from Spark, completed by the defaults of the session and by the transport that they name.
 
-    :param use: kind of use that Spark asks for
     :raises OptionError: as :meth:`mama_spark.options.declare.Options.parse`; unknown transport
     :raises ConfigError: the properties file cannot be read, or its fields are wrong
     """

@@ -105,9 +105,6 @@ class DiscoveryRow(NamedTuple):
 class DiscoveryRowReader:
     """Makes rows from discovery events.
 
-    :param bridge: name of the bridge, the same in all rows
-    :param transport: name of the transport, the same in all rows
-    :param fields: names and FIDs of source records
     :param recorded: makes rows of what a recorder wrote, with its time (0: none); None: sources announced themselves
     """
 

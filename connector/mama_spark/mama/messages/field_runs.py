@@ -76,7 +76,6 @@ class Run:
         return bisect.bisect_right(self.ends, most_bytes)
 
     def converted(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Unpacked values as values of fields."""
         made = list(values)
         for place, convert in self.conversions:
             made[place] = convert(made[place])
@@ -142,10 +141,8 @@ class RunTable:
         return self._remember(_run_of(heads))
 
     def shorten(self, run: Run, fields: int, at: int) -> Run:
-        """The first fields of a run, which replace it.
+        """The first ``fields`` fields of a run, which replace it; ``at``: offset of the run in the message.
 
-        :param fields: number of fields
-        :param at: offset of the run in the message
         :raises BadMessage: none: the message ends inside the first
         """
         if not fields:

@@ -109,10 +109,7 @@ class _Layout:
 
 @dataclass(slots=True)
 class _Group:
-    """Messages that had equal layouts so far.
-
-    :ivar at: positions of their next fields, shape (k,)
-    """
+    """Messages that had equal layouts so far; ``at``: positions of their next fields, shape (k,)."""
 
     rows: Int64s
     at: Int64s
@@ -121,10 +118,7 @@ class _Group:
 
 
 class ColumnDecoder:
-    """Decodes batches of messages, and remembers their layouts. For one thread.
-
-    :param wanted: None = all fields
-    """
+    """Decodes batches of messages, and remembers their layouts. For one thread. ``wanted`` None: all fields."""
 
     def __init__(self, wanted: Wanted | None = None) -> None:
         self.wants = wanted or (lambda name, fid: True)
@@ -193,12 +187,10 @@ class _Batch:
         self._groups.append(_Group(rows[good], at[good]))
 
     def _leave(self, rows: Int64s) -> None:
-        """Read these messages one by one later, from their beginning."""
         if len(rows):
             self._slow.append(rows)
 
     def _step(self, group: _Group) -> None:
-        """Read the next run of the group's first message, for all messages that have it."""
         more = group.at < self._ends[group.rows]
         if not more.all():
             group = _Group(group.rows[more], group.at[more], group.place, group.fruitless)

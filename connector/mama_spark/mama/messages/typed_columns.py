@@ -142,7 +142,6 @@ _Converted = tuple[pa.Array, npt.NDArray[np.bool_] | None]
 
 
 def converted(block: FieldBlock, kind: pa.DataType) -> _Converted:
-    """The values of a block in a type."""
     source, values = block.type, block.values
     if source is FieldType.PRICE:
         return _number(np.ascontiguousarray(values["value"]), kind)

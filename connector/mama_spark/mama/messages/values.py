@@ -28,7 +28,6 @@ class MamaTime:
     """A time as encoded in a message.
 
     :ivar seconds: since 1970 UTC, 64 bits signed (the C library reads 32 bits unsigned: it misreads times before 1970)
-    :ivar nanos: nanoseconds within the second
     :ivar hints: :data:`HAS_DATE` and so on
     :ivar precision: significant digits: :data:`MICROSECONDS` and so on
     :ivar timezone: at most 14 bytes of Latin-1; OpenMAMA always writes it empty
@@ -96,7 +95,6 @@ def unchecked_time(seconds: int, nanos: int, hints: int, precision: int, timezon
 
 
 def unchecked_price(value: float, hints: int, currency: str) -> MamaPrice:
-    """A :class:`MamaPrice` of values in their ranges; see :func:`unchecked_time`."""
     made = _new(MamaPrice)
     _set_value(made, value)
     _set_price_hints(made, hints)

@@ -63,7 +63,6 @@ class PublisherCallbacks:
         object.__setattr__(self, name, value)
 
     def frozen(self) -> PublisherCallbacks:
-        """A copy that cannot be changed."""
         copy = replace(self)
         copy._frozen = True
         return copy
@@ -134,7 +133,6 @@ class BridgePublisher:
         root: str | None,
         parent: object | None,
     ) -> BridgePublisher:
-        """``bridgeMamaPublisher_create``: :meth:`create_by_index` with index 0."""
         return cls.create_by_index(transport, 0, symbol, source, root, parent)
 
     def _check_topic(self) -> None:
@@ -158,7 +156,6 @@ class BridgePublisher:
     def send(self, payload: bytes | None) -> None:
         """Send a message.
 
-        :param payload: the encoded message
         :raises StatusError: NULL_ARG without a payload; an immediate error of the bridge
         """
         if payload is None:
@@ -200,7 +197,6 @@ class BridgePublisher:
             inbox.request(self.topic, payload)
 
     def send_from_inbox_by_index(self, index: int, inbox: Inbox | None, payload: bytes | None) -> None:
-        """:meth:`send_from_inbox` over the connection with this index, which must be 0."""
         if index != 0:
             raise StatusError(Status.INVALID_ARG, f"the transport has one connection, not a number {index}")
         self.send_from_inbox(inbox, payload)
@@ -218,7 +214,6 @@ class BridgePublisher:
         self.send_reply_to_inbox_handle(request.reply_to, payload)
 
     def send_reply_to_inbox_handle(self, handle: str | None, payload: bytes | None) -> None:
-        """:meth:`send_reply_to_inbox` to the ``reply_to`` of a request."""
         if not handle or payload is None:
             raise StatusError(Status.NULL_ARG, "a reply needs the handle of a request and a message")
         self._raise_dead()
@@ -308,7 +303,6 @@ class BridgePublisher:
 
     @property
     def in_callback(self) -> bool:
-        """Whether the current thread is inside a callback of this publisher."""
         return self._delivery.in_callback
 
     def _raise_dead(self) -> None:

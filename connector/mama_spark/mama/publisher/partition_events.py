@@ -37,7 +37,6 @@ class PartitionEvents:
 
     :param which: ``topic``: events of topics and of the publisher; ``publisher``: events of the publisher only, failed
         messages included; ``off``: none
-    :param publisher: identity of the publisher in all events
     """
 
     def __init__(self, which: str, publisher: str, *, max_topics: int = MAX_TOPICS) -> None:

@@ -37,11 +37,9 @@ from .requests import PeerRequests
 class OpenMamaSettings:
     """Times in seconds.
 
-    :param peer: connection with the network
     :param acks: False: nothing is acknowledged (``ackMode=none``)
     :param wait_for_subscribers: from the first message on; until then, messages without readers wait
     :param require_subscribers: messages that nobody wants are refused; else they end as ``published``
-    :param numbers: the messages of each topic are numbered
     :param full_timeout: seconds after which a reader that takes nothing is given up, and messages for it are refused
     """
 
@@ -240,7 +238,6 @@ class OpenMamaBridge(PublisherBridge):
             self._requests.take(came.frames)
 
     def requests(self) -> PeerRequests:
-        """Requests and replies over the same peer."""
         if self._requests is None:
             self._requests = PeerRequests(self.peer, self._settings.wait_for_subscribers)
         return self._requests

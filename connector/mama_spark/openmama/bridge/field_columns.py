@@ -78,11 +78,7 @@ _TYPE = re.compile(r"(\w+?)(?:\((\d+)\))?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FieldForm:
-    """One field of each message.
-
-    :ivar type: type as on the wire
-    :ivar decimals: decimals of a price; None: not stated
-    """
+    """One field of each message; ``decimals`` of a price, None: not stated."""
 
     name: str
     fid: int
@@ -106,7 +102,6 @@ class FieldForms:
 
     @property
     def named(self) -> list[str]:
-        """The names in ``mamaFields``."""
         return list(self._given)
 
     def form(self, name: str, column: pa.DataType) -> FieldForm:
@@ -179,9 +174,8 @@ _ALSO: dict[FieldType, set[FieldType]] = {
 
 
 def check_fits(name: str, column: pa.DataType, natural: FieldType, kind: FieldType) -> None:
-    """Check that a column can become a field of type ``kind``.
+    """Check that a column, by default a field of type ``natural``, can become one of type ``kind``.
 
-    :param natural: field type that the column becomes by default
     :raises SchemaError: it cannot
     """
     fits = kind is natural or kind in _ALSO.get(natural, ())
@@ -204,11 +198,7 @@ class Faults:
     bad: dict[int, PublishError] = field(default_factory=dict)
 
     def add(self, form: FieldForm, where: pa.Array | npt.NDArray[np.bool_], why: Callable[[int], str] | str) -> None:
-        """Note rows as wrong.
-
-        :param where: a boolean a row: True = wrong; null = right
-        :param why: reason, or row -> reason
-        """
+        """Note rows as wrong where ``where`` is True; null is right. ``why``: the reason, or row -> reason."""
         mask = where if isinstance(where, np.ndarray) else np.asarray(pc.fill_null(where, False))
         for row in np.flatnonzero(mask).tolist():
             text = why if isinstance(why, str) else why(row)
@@ -216,7 +206,6 @@ class Faults:
 
 
 def field_head(form: FieldForm) -> bytes:
-    """Type, number, name and NUL: the bytes before each value."""
     return bytes([form.type]) + form.fid.to_bytes(2, "little") + form.name.encode() + b"\0"
 
 

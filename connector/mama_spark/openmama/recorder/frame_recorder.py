@@ -66,12 +66,7 @@ class RecordedFrames(NamedTuple):
 
 
 class FrameRecorder:
-    """Makes the records of one recorder, in order. For one thread.
-
-    :param prefix: beginning of the topics in the log
-    :param framing: name of the network's framing
-    :ivar tracker: numbers of topics and senders
-    """
+    """Makes the records of one recorder, in order. For one thread."""
 
     def __init__(self, prefix: str, framing: str) -> None:
         self._prefix, self._framing = prefix, framing
@@ -136,7 +131,6 @@ class FrameRecorder:
     def refused(self, batch: MessageBatch, received: int) -> list[MamaRecord]:
         """Gap records for records that the log rejected: for messages, and for gap records, which are made again.
 
-        :param batch: the rejected records
         :param received: nanoseconds since the epoch
         """
         none = np.zeros(len(batch), np.int64)
@@ -221,10 +215,7 @@ class FrameRecorder:
 
 
 def _distinct(topics: list[str], codes: Int64s) -> tuple[list[str], Int64s]:
-    """Each topic once, and the codes that say the same of these.
-
-    :param codes: places in ``topics``
-    """
+    """Each topic once, and the codes, places in ``topics``, that say the same of these."""
     known: dict[str, int] = {}
     place = np.array([known.setdefault(topic, len(known)) for topic in topics], np.int64)
     return list(known), place[codes]
@@ -274,10 +265,9 @@ class RecordPacker:
         self._codec = ArrowCodec(_SCHEMA)
 
     def messages(self, topics: pa.DictionaryArray, payloads: pa.Array) -> Iterator[MessageBatch]:
-        """The records as messages without ids, those of each topic in order.
+        """Messages without ids of binary records, in order for each topic.
 
         :param topics: topics of the records in the log
-        :param payloads: binary
         """
         if self._max_rows == 1 or len(payloads) < 2:
             yield MessageBatch(topics, payloads)

@@ -59,7 +59,6 @@ class GapTracker:
         return True
 
     def restore(self, topic: str, sender: int, number: int) -> None:
-        """Restore the numbers that an earlier recorder saw."""
         self._replace((topic, sender), number)
 
     def _replace(self, key: tuple[str, int], number: int) -> int | None:
@@ -71,10 +70,7 @@ class GapTracker:
 
 
 class _Numbered(NamedTuple):
-    """A run of numbers: a topic, a sender, and the cause of a gap.
-
-    :ivar topic: topic in the log
-    """
+    """A run of numbers: a topic in the log, a sender, and the cause of a gap."""
 
     topic: str
     sender: int

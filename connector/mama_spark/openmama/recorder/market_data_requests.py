@@ -20,18 +20,13 @@ RECAP_PAUSE = 1.0  #: seconds between two recaps of a symbol: a publisher that n
 
 
 class Asks(Enum):
-    """Purpose of a request."""
-
     IMAGE = "image"
     RECAP = "recap"
     DICTIONARY = "dictionary"
 
 
 class MarketDataAsk(NamedTuple):
-    """One request to send.
-
-    :ivar symbol: empty: the dictionary of the source
-    """
+    """One request to send; ``symbol`` empty: the dictionary of the source."""
 
     asks: Asks
     source: str
@@ -39,7 +34,6 @@ class MarketDataAsk(NamedTuple):
 
     @property
     def topic(self) -> str:
-        """The topic that the request is sent to."""
         return dictionary_topic(self.source) if self.asks is Asks.DICTIONARY else subscription_topic(self.source)
 
 
@@ -52,10 +46,7 @@ class _State:
 
 
 class MarketDataRequests:
-    """The requests of one recorder.
-
-    :param timeout: seconds until an attempt is over
-    """
+    """The requests of one recorder; ``timeout``: seconds until an attempt is over."""
 
     def __init__(self, symbols: Iterable[tuple[str, str]], dictionaries: Iterable[str], timeout: float) -> None:
         self._timeout = timeout

@@ -84,10 +84,7 @@ class MamaRecorderCounts(RecorderCounts):
 
 
 class MamaRecordSource:
-    """See :class:`~mama_spark.recording.recorder.RecordSource`.
-
-    :ivar waiting: messages that are not records yet
-    """
+    """See :class:`~mama_spark.recording.recorder.RecordSource`; ``waiting``: messages that are not records yet."""
 
     settings_class: ClassVar[type[RecorderSettings]] = OpenMamaRecorderSettings
 

@@ -33,10 +33,7 @@ def _symbols(value: Any) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class OpenMamaRecorderSettings:
-    """Settings of a recorder. Durations are in seconds. :meth:`of` makes them from a table.
-
-    :ivar peer: connection with its network
-    """
+    """Settings of a recorder, made by :meth:`of` from a table. Durations are in seconds."""
 
     middleware: ClassVar[str] = "openmama"
     peer: PeerSettings
@@ -82,7 +79,6 @@ class OpenMamaRecorderSettings:
     def of(cls, given: Mapping[str, Any]) -> OpenMamaRecorderSettings:
         """Make settings from the table of a file.
 
-        :param given: key -> value in the table
         :raises ConfigError: a key is unknown or missing, or a value is invalid; the message names the key
         """
         rest = {key: value for key, value in given.items() if key not in ("url", *TRANSPORT_KEYS)}
@@ -113,7 +109,6 @@ class OpenMamaRecorderSettings:
 
     @property
     def exact_topics(self) -> list[str]:
-        """Topics without wildcard, those of symbols included."""
         mine = [topic for topic in self.topics if not topic.endswith(">")]
         return list(dict.fromkeys((*mine, *(f"{source}.{symbol}" for source, symbol in self.symbols))))
 

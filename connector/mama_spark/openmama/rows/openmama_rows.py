@@ -79,7 +79,6 @@ class OpenMamaColumns:
     ) -> dict[str, pa.Array]:
         """The column ``mama``, if it is wanted, and those of the fields.
 
-        :param topics: topics of the messages in the log
         :param faults: message -> known reason why it cannot be read
         :raises CorruptMessage: a message cannot be read, with ``strict``
         """

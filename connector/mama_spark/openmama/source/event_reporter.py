@@ -51,8 +51,6 @@ _STATES = {CREATE: "CREATING", LIVE: "LIVE", ERROR: "LIVE", DESTROY: "DESTROYED"
 class SourceEvents:
     """Events that wait to be stored, in order. Of those beyond ``most``, only how many there were of each callback is
     kept: whoever sends requests decides how many events there are.
-
-    :param sender: sender of the source
     """
 
     def __init__(self, source: str, sender: int, most: int = MAX_WAITING) -> None:
@@ -69,9 +67,8 @@ class SourceEvents:
         return f"{self._source}/{self._sender}"
 
     def lifecycle(self, event: str, at: int, *, status: str | None = None, info: str | None = None) -> None:
-        """Add an event of the source itself.
+        """Add an event of the source itself: ``create``, ``live``, ``error`` or ``destroy``.
 
-        :param event: ``create``, ``live``, ``error`` or ``destroy``
         :param at: microseconds since the epoch
         """
         state = _STATES[event]
@@ -109,10 +106,7 @@ _END_RETRIES = Backoff(0.2, 2.0)
 
 
 class EventStore(Protocol):
-    """The store of events; called by one thread at a time.
-
-    :ivar name: name for messages
-    """
+    """The store of events; called by one thread at a time."""
 
     name: str
 
@@ -169,7 +163,6 @@ class DiscoveryStore:
     """The source, announced while it runs, and its events.
 
     :param make: returns a bridge that is not open
-    :param record: record of the source
     :param run_id: makes the ids of its events
     :param ttl: seconds; see :meth:`~mama_spark.contracts.bridge.DiscoveryBridge.announce`
     """
@@ -322,7 +315,6 @@ class SourceEventReporters:
             one.close()
 
     def lifecycle(self, event: str, *, status: str | None = None, info: str | None = None) -> None:
-        """Add an event of the source itself."""
         for one in self._reporters:
             one.lifecycle(event, status=status, info=info)
 

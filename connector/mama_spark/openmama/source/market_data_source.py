@@ -47,7 +47,6 @@ class BadRecord(MamaError):
 def fields_of(payload: bytes, dictionary: Mapping[str, DictionaryEntry]) -> tuple[int, list[Field]]:
     """Type of the message, and its fields without the stamps, which the publisher writes itself.
 
-    :param dictionary: numbers and types of the fields of JSON objects, by name
     :raises BadRecord: it is neither an OMNM message nor a JSON object
     """
     if payload[:1] == b"O":
@@ -116,15 +115,11 @@ _IMAGES = (SubscriptionMsgType.SUBSCRIBE, SubscriptionMsgType.SNAPSHOT)
 
 
 class PublishMessage(NamedTuple):
-    """Send a message to all subscribers of a topic."""
-
     topic: str
     payload: bytes
 
 
 class AnswerRequest(NamedTuple):
-    """Reply to a request."""
-
     request: BridgeFrame
     payload: bytes
     topic: str
@@ -167,9 +162,8 @@ class PublishedTopic:
 
     @classmethod
     def of(cls, symbol: str, number: int, payload: bytes) -> PublishedTopic:
-        """A topic with its stored image.
+        """A topic with its stored image, as :meth:`payload` returns it.
 
-        :param payload: image, as :meth:`payload` returns it
         :raises BadMessage: ``payload`` cannot be decoded
         """
         return cls(symbol, number, {(f.name, f.fid): f for f in decode(payload)})
@@ -198,7 +192,6 @@ class MarketDataSource:
     """One source.
 
     :param sender: identifies this publisher: the same after a restart
-    :ivar dictionary: dictionary of the rules, by name
     :ivar changed: symbols whose number or image changed since :meth:`take_changed`
     """
 
@@ -216,7 +209,6 @@ class MarketDataSource:
 
     @property
     def request_topics(self) -> list[str]:
-        """The topics that the publisher subscribes to."""
         sources = dict.fromkeys((self.name, DICTIONARY_SOURCE)) if self._dictionary is not None else ()
         return [subscription_topic(self.name), *(dictionary_topic(source) for source in sources)]
 
@@ -253,7 +245,6 @@ class MarketDataSource:
     def _image(self, topic: PublishedTopic, kind: int, part: tuple[int, int] | None = None) -> bytes:
         """A message with all fields of a topic, encoded.
 
-        :param kind: value of ``MdMsgType``
         :param part: number of this image (from 1) and number of all images that answer the request; None: it has one
         """
         msg = stamped(self._stamp(topic, kind), list(topic.image.values()))

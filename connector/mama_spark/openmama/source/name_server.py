@@ -43,7 +43,6 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Address that peers subscribe at."""
         return f"tcp://{self._host}:{self._port}"
 
     def open(self) -> None:
@@ -71,7 +70,6 @@ class NameServer:
             raise Unavailable(f"{self.address}: {e.strerror}") from e
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Forward until ``stop`` says so."""
         assert self._frontend is not None
         assert self._backend is not None
         poller = zmq.Poller()

@@ -124,7 +124,6 @@ class MarketDataServer:
         self._waited = not stop()
 
     def _wanted(self) -> int:
-        """Number of subscriptions to topics of the source."""
         readers, begin = self._peer.readers, f"{self._source.name}.".encode()
         return sum(readers.readers(prefix) for prefix in readers.prefixes() if prefix.startswith(begin))
 
@@ -244,16 +243,11 @@ class MarketDataServer:
         return measure(source.name, self.counts, len(source.topics), readers, len(self._unsent))
 
     def progress(self) -> str:
-        """One line."""
         counted = ", ".join(f"{n:,} {what}" for what, n in self.counts.items()) or "nothing yet"
         return f"{len(self._source.topics)} symbols, {len(self._peer.readers)} subscriptions; {counted}"
 
 
 def measure(source: str, counts: Mapping[str, int], symbols: int, subscriptions: int, waiting: int) -> list[Metric]:
-    """The metrics of a source.
-
-    :param source: name of the source
-    :param waiting: messages that subscribers have not taken
-    """
+    """The metrics of a source; ``waiting``: messages that subscribers have not taken."""
     values = [*(counts.get(key, 0) for key in _COUNTERS), symbols, subscriptions, waiting]
     return measured("mama_source_", dict(_COUNTERS.values()) | _GAUGES, values, {"source": source})

@@ -44,7 +44,6 @@ class FrameColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[FrameColumns]) -> FrameColumns:
-        """The frames of all parts, in order."""
         if len(parts) < 2:
             return parts[0] if parts else cls()
         known: dict[str, int] = {}
@@ -99,10 +98,7 @@ class PeerCounters:
 
 
 class FrameFilter:
-    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes.
-
-    :param counters: counters of the peer
-    """
+    """Decodes what came, and drops what is not for this peer: ZeroMQ delivers by prefixes."""
 
     def __init__(self, framing: Framing, inboxes: OpenInboxes, counters: PeerCounters) -> None:
         self._framing, self._inboxes, self._counters = framing, inboxes, counters

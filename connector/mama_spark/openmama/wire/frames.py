@@ -121,7 +121,6 @@ class Framing:
             raise BadMessage("topic and address are UTF-8") from None
 
     def publish_head(self, topic: str) -> bytes:
-        """The head before the payload of a published message."""
         return self._head(FrameType.PUBLISH, topic, "")
 
     def _head(self, kind: FrameType, topic: str, address: str) -> bytes:
@@ -133,11 +132,7 @@ class Framing:
             raise BadMessage(f"{kind.value} {'with' if address else 'without'} an address")
 
     def inbox(self, transport: str, number: int) -> str:
-        """Topic that replies to one request go to.
-
-        :param transport: uuid of the requesting transport
-        :param number: number of the request; counts from 1
-        """
+        """Topic of the replies to one request, whose ``number`` counts from 1; ``transport``: uuid of who requests."""
         if self.shared_inbox:
             return f"{INBOX_PREFIX}.{transport}.{number:016x}"
         return f"{INBOX_PREFIX}.{uuid.uuid5(uuid.UUID(transport), str(number))}"

@@ -33,11 +33,7 @@ _CHECK_INTERVAL = 0.5  #: seconds between looks for peers that fell silent
 
 @dataclass(slots=True)
 class NamedPeer:
-    """Another peer.
-
-    :ivar frame: its last announcement
-    :ivar heard: time of that, monotonic seconds
-    """
+    """Another peer; ``heard``: time of its last announcement, monotonic seconds."""
 
     frame: NamingFrame
     heard: float
@@ -53,16 +49,11 @@ class PeerChange(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Send this frame by the sender of announcements."""
-
     data: bytes
 
 
 class Dial(NamedTuple):
-    """Connect the sender of announcements, or the receiving socket; or end that.
-
-    :ivar sender: the sender
-    """
+    """Connect the sender of announcements, or the receiving socket; or end that."""
 
     endpoint: str
     sender: bool = False
@@ -76,7 +67,6 @@ class NamingClient:
     """State of one peer.
 
     :param me: the announcement; its type is ignored
-    :param servers: number of connected name servers
     :ivar joined: whether its own announcement came back
     """
 
@@ -107,7 +97,6 @@ class NamingClient:
         return self._gone(frame) if frame.type == DISCONNECT else self._heard(frame, now)
 
     def tick(self, now: float) -> list[NamingAction]:
-        """Actions that are due."""
         actions: list[NamingAction] = []
         if self._senders and now >= self._next_announcement:
             soon = self._joining or self._answer_due

@@ -282,7 +282,6 @@ class OpenMamaPeer:
             self._in.subscribe(topic.encode() + (b"" if prefix else b"\0"))
 
     def unsubscribe(self, topic: str) -> None:
-        """Undo :meth:`subscribe` of one topic."""
         if self._in is not None and self._filter.remove(topic):
             self._in.unsubscribe(topic.encode() + b"\0")
 
@@ -290,7 +289,6 @@ class OpenMamaPeer:
         """Wait until something came, at most ``timeout`` seconds, and do what is due.
 
         :param most: messages that one call returns at most
-        :param columns: return the frames in columns
         """
         came = PeerInput()
         until = time.monotonic() + timeout

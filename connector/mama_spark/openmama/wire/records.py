@@ -57,8 +57,6 @@ Kinds = npt.NDArray[np.integer[Any]]
 
 
 class MamaRecordKind(IntEnum):
-    """Kind of a record."""
-
     MESSAGE = 1  #: a message that was published
     IMAGE = 2  #: an answer to a subscription: the state of its topic
     RECAP = 3  #: an answer after a gap, of type RECAP
@@ -82,11 +80,7 @@ class MamaGapCause(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MamaRecord:
-    """One record to write.
-
-    :ivar topic: topic in the log
-    :ivar body: the frame, or nothing
-    """
+    """One record to write; ``topic``: in the log; ``body``: the frame, or nothing."""
 
     kind: MamaRecordKind
     topic: str
@@ -162,15 +156,11 @@ class MamaRecords:
         return len(self.begins)
 
     def body(self, row: int) -> bytes:
-        """The bytes after the head of one record."""
         return bytes(memoryview(self.data)[int(self.bodies[row]) : int(self.ends[row])])
 
 
 def decode_records(payloads: pa.Array) -> MamaRecords:
-    """The records that payloads of a log hold.
-
-    :param payloads: binary, without nulls
-    """
+    """The records that payloads of a log (binary, without nulls) hold."""
     data, begins, ends, heads = read_heads(payloads, _HEAD)
     is_record = heads["magic"] == MAGIC
     heads[~is_record] = 0
@@ -193,7 +183,6 @@ def decode_records(payloads: pa.Array) -> MamaRecords:
 
 
 def record_topic(topic: str, prefix: str = PREFIX) -> str:
-    """Topic in the log of the messages of a topic."""
     return ".".join((prefix, *(quote(part, safe="!$&'()+,;=@~") or "%" for part in topic.split("."))))
 
 
@@ -206,5 +195,4 @@ def message_topic(topic: str) -> str:
 
 
 def messages(records: Sequence[MamaRecord]) -> MessageBatch:
-    """Records as messages without ids."""
     return MessageBatch.of([record.topic for record in records], [record.encode() for record in records])

@@ -25,18 +25,13 @@ _KEYS = ("mode", "bind", "incoming", "bind_incoming", "publish_address", "allow_
 
 
 class Endpoint(NamedTuple):
-    """The address of a socket.
-
-    :ivar address: ``tcp://host:port``
-    :ivar bind: the socket binds there; else it connects
-    """
+    """The address of a socket, ``tcp://host:port``, which it binds, or else connects to."""
 
     address: str
     bind: bool = False
 
     @classmethod
     def of_openmama(cls, url: str) -> Self:
-        """The endpoint of a URL of ``mama.properties``: OpenMAMA binds TCP where it holds ``*``, else connects."""
         return cls(url, url.startswith("tcp:") and "*" in url)
 
 
@@ -44,7 +39,6 @@ class Endpoint(NamedTuple):
 class PeerSettings:
     """Times in seconds.
 
-    :ivar framing: framing of the network's messages
     :ivar naming: addresses of the name servers, ``tcp://host:5756``; empty: direct mode
     :ivar publish_address: naming: interface that the sending socket binds; None: the one that the name server is
         reached by, as it sees itself
@@ -53,7 +47,6 @@ class PeerSettings:
     :ivar receive: has a receiving socket at all
     :ivar high_water_mark: messages that wait for one reader before the socket takes no more
     :ivar linger: longest wait at the end until everything is written
-    :ivar join_timeout: seconds to wait for a name server's answer
     :ivar allow_requests: send requests also where real programs of the framing end with a fault at one
     :ivar heartbeat: a reader whose process stands still for so long is disconnected, and no longer holds the others;
         None: it holds them for as long as it likes
@@ -82,7 +75,6 @@ class PeerSettings:
             raise ConfigError("the high-water mark of a peer is at least 1: without one, memory has no bound")
 
     def without_receiving(self) -> Self:
-        """The same peer without a receiving socket, for one that only publishes."""
         return replace(self, receive=False, incoming=())
 
     @classmethod
@@ -192,7 +184,6 @@ def property_urls(
 ) -> list[str]:
     """URLs for :meth:`~mama_spark.openmama.wire.settings.PeerSettings.from_urls` that make the same peer.
 
-    :param properties: properties of the file, by key
     :param framing: ``oz`` or ``zmq``: which of the bridges the network speaks; None: ``oz``
     :param receiver: as ``from_urls`` is called
     :raises ConfigError: an endpoint is no ``tcp://host:port``
@@ -210,8 +201,6 @@ def property_urls(
 
 
 def naming_addresses(properties: Mapping[str, str], name: str) -> list[str]:
-    """``host:port`` of the name servers."""
-
     def value(key: str) -> str | None:
         return _get(properties, name, f"naming.{key}")
 

@@ -29,7 +29,6 @@ Socket = zmq.Socket[bytes]
 def make_socket(context: zmq.Context[Socket], kind: int, most: int, high_water_mark: int) -> Socket:
     """A ZeroMQ socket with limits, which reconnects, and which drops unsent messages when it is closed.
 
-    :param kind: type of the socket, such as ``zmq.XPUB``
     :param most: highest number of bytes of a received message
     :param high_water_mark: highest number of messages that wait, in each direction and connection
     """
@@ -130,7 +129,6 @@ def _receive_parts(sock: Socket, most: int) -> list[zmq.Frame]:
 class NamingSockets:
     """Takes part in the naming service of OZ: receives what others announce, and announces this peer.
 
-    :ivar incoming: socket to be polled
     :raises zmq.ZMQError: no more sockets or files
     """
 
@@ -146,10 +144,7 @@ class NamingSockets:
         self.incoming.subscribe(NAMING_TOPIC.encode())
 
     def serve(self, data: Socket | None, now: float) -> list[PeerChange]:
-        """Do what was announced, and what is due.
-
-        :param data: the socket that connects to other peers
-        """
+        """Do what was announced, and what is due; ``data``: the socket that connects to other peers."""
         changes: list[PeerChange] = []
         with contextlib.suppress(zmq.Again):
             for _ in range(_MOST_ANNOUNCEMENTS):

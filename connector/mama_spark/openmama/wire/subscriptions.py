@@ -19,10 +19,7 @@ _BEGIN, _END = 1, 0
 
 
 class SubscriptionChange(NamedTuple):
-    """The first reader of a prefix came, or the last one went.
-
-    :ivar prefix: bytes without the NUL at the end
-    """
+    """The first reader of a prefix (without the NUL at its end) came, or the last one went."""
 
     prefix: bytes
     begins: bool
@@ -48,7 +45,6 @@ class SubscriptionTable:
         return len(self._readers)
 
     def readers(self, prefix: bytes) -> int:
-        """Number of subscriptions to exactly this prefix."""
         return self._readers.get(prefix, 0)
 
     def prefixes(self) -> list[bytes]:
@@ -100,10 +96,7 @@ MAX_REPLIES, REPLY_TIMEOUT = 10_000, 10.0  #: replies that wait for their reques
 
 
 class OpenInboxes:
-    """Requests under way.
-
-    :param transport: uuid of the peer
-    """
+    """Requests under way; ``transport``: uuid of the peer."""
 
     def __init__(self, framing: Framing, transport: str) -> None:
         self._framing, self._transport = framing, transport

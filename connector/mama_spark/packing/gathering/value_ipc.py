@@ -22,7 +22,6 @@ class ValueFrames:
 
     :param schema: one binary column
     :param begin: bytes before each message, a multiple of eight
-    :param end: bytes behind each message
     """
 
     def __init__(self, schema: pa.Schema, begin: bytes, end: bytes) -> None:

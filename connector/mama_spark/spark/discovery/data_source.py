@@ -57,7 +57,6 @@ class DiscoveryJob:
 def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
     """Check the options; no I/O but that of the properties file.
 
-    :param use: kind of read that Spark asks for
     :raises OptionError, ConfigError: something is wrong with them, or with the properties file
     :raises StatusError: NOT_IMPLEMENTED if the transport, or its bridge, has no source discovery
     """
@@ -76,7 +75,6 @@ def plan_discovery(options: Mapping[str, str], use: Use) -> DiscoveryJob:
 def image_reader(given: dict[str, str], schema: StructType) -> ImageReader:
     """The reader of a batch read of ``mamadiscovery``.
 
-    :param given: the options, as Spark hands them over
     :raises ConfigError: an option or the schema is wrong
     """
     return ImageReader(_job(given, schema, BATCH_READ))
@@ -280,9 +278,8 @@ class _RangeRead:
 
 
 def checked_for_gaps(events: Iterable[DiscoveryEvent], *, fail_on_gap: bool) -> Iterator[DiscoveryEvent]:
-    """The same events.
+    """The same events, until a gap event with ``fail_on_gap``.
 
-    :param fail_on_gap: raise at a gap event
     :raises DataLost: names the lost records, and what to do
     """
     for event in events:

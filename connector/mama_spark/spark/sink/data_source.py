@@ -43,7 +43,6 @@ logger = logging.getLogger("mama_spark")
 def batch_writer(given: dict[str, str], schema: StructType, overwrite: bool) -> MamaPubWriter:
     """The writer of a batch write of ``mamapub``.
 
-    :param given: the options, as Spark hands them over
     :raises ConfigError: an option or a column is wrong
     """
     if overwrite:

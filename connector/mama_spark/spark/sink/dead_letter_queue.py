@@ -115,8 +115,6 @@ def single_rows_of(
     """Failed flights as messages of one row, for the dead letters.
 
     The id is that of the row, or else that of the flight with the position in the pack.
-
-    :param at: time at which each flight failed
     """
     if context.packed is None:
         return batch, flight_id, errors, at

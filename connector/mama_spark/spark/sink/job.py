@@ -77,7 +77,6 @@ class SinkJob:
 
     @property
     def has_name(self) -> bool:
-        """Whether all repetitions of the write have one name: see :meth:`repeated_as`."""
         return self.streaming or self.options.txn_app_id is not None
 
     def repeated_as(self, query_id: str | None, batch_id: int | None) -> tuple[str, int] | None:
@@ -192,7 +191,6 @@ class OutcomeCounts:
     def add_failure(
         self, topic: str | None, flight_id: str | None, reason: str, rows: int, *, is_row_error: bool
     ) -> None:
-        """Count ``rows`` rows that failed for one reason."""
         if is_row_error:
             self.row_errors += rows
         else:
@@ -272,7 +270,6 @@ class PartitionReport(WriterCommitMessage):
 
     :ivar parts: parts of the flight log; ``dead_letter_parts``: of the dead-letter table
     :ivar fatal: an error that only the user can correct; the task published nothing after it. None = there was none
-    :ivar source: the source that the task announced
     :ivar stores: an acknowledged message is stored; ``knows_ids``: the broker stores two messages of one id once
     :ivar duplicate_window: seconds for which it knows an id; None = not known
     """

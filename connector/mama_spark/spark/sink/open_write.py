@@ -72,7 +72,6 @@ def open_write(
 ) -> OpenWrite:
     """Everything that needs I/O is checked here, before the first publish.
 
-    :param first: rows
     :param opened: gets what closes all this, in any case: it settles what is open, and gives the connection back
     :raises ConfigError: the user must change something
     :raises Unavailable: a retry of the task may succeed
@@ -321,10 +320,7 @@ def check_capabilities(o: SinkOptions, can: Capabilities) -> None:
 
 
 def pack_codec(o: SinkOptions, plan: ColumnPlan, schema: pa.Schema) -> Codec:
-    """The codec of a write.
-
-    :param schema: schema of the rows that Spark gives
-    """
+    """The codec for rows of the schema that Spark gives."""
     kinds = {"value": pa.binary(), "headers": HEADERS_TYPE, "id": pa.string()}
     names = ["value"]
     names += [] if plan.headers is None else ["headers"]

@@ -40,7 +40,6 @@ class SinkBatch:
     :ivar messages: messages with placeholders for what is rejected, and without ids that are still to be made
     :ivar rejected: flights that cannot be sent, with the reason
     :ivar numbers: number of each flight's first row in the partition
-    :ivar extra: the columns for the flight log
     :ivar parts: parts of the topics of rows that are to be packed, by the name of their header
     :ivar typed: of rows that are to be packed: columns that keep their types; the payloads of ``messages`` are empty
     :ivar doubled: flights that are sent although a row before them has their id, or that of a row in them; None = none
@@ -74,7 +73,6 @@ class SinkBatch:
         return None if self.packed is None else self.packed.rows
 
     def rows_to_pack(self, codec: Codec) -> Rows:
-        """The rows in the columns of packs, as Spark gives them."""
         messages, columns = self.messages, self.typed
         if columns is None:
             found = {"value": messages.payloads, "id": messages.ids, "headers": messages.headers}
@@ -109,7 +107,6 @@ class Stage:
 
 
 def through(stages: Sequence[Stage], batch: SinkBatch) -> Iterator[SinkBatch]:
-    """The batches that one batch becomes after all stages."""
     if not stages:
         yield batch
         return

@@ -170,7 +170,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         return start
 
     def plan(self, bridge: RecordLogBridge, whole: list[ReadRange]) -> list[LogPartition]:
-        """Tasks of the ranges, and of unfinished snapshots."""
         tasks, other = list[LogPartition](), list[ReadRange]()
         for r in whole:
             log = None if r.snapshot is None else self.find(bridge, r)

@@ -53,7 +53,6 @@ class StreamPosition:
         return self.snapshot is not None and self.next <= self.snapshot
 
     def resume(self, log: Callable[[], RecordLog], bounds: Bounds) -> tuple[Continuity, int]:
-        """See :func:`~mama_spark.contracts.record_log.resume`."""
         return resume(log, bounds, self.identity, self.next, self.time, self.read)
 
 
@@ -146,7 +145,6 @@ def requested_offsets(
 ) -> Offsets:
     """Start of a new query, or end of a batch read: the first sequences to read, or not to read.
 
-    :param option: its name, for errors
     :param at: sequence of each stream, from a time; overrides ``wanted``
     :raises ConfigError: the JSON names other streams than the topics, or a sequence that is yet to come
     """

@@ -65,7 +65,6 @@ ARROW_SCHEMA = arrow_schema(StructType([StructField(name, kind) for name, kind i
 
 
 def schema_of(o: SubscribeOptions) -> StructType:
-    """The default columns."""
     also = [OPERATION] if o.current and o.bucket is None else []
     also += [TRACE] if o.trace_context == "column" else []
     return StructType([*_columns_of(o).fields, *(StructField(name, StringType()) for name in also)])
@@ -98,7 +97,6 @@ def _recorded_schema(decoded: RecordFormat) -> StructType:
 class MessageColumns:
     """The columns that a query reads.
 
-    :ivar arrow: all of them
     :ivar typed: columns of the packs, which the user's schema names
     :ivar decoded: format of a recorder's records
     :ivar fields: fields from which ``decoded`` makes ``typed``
