@@ -51,11 +51,7 @@ class Bucket:
 
     @cached_property
     def subject_head(self) -> str:
-        """Part of a subject before the key.
-
-        :raises ConfigError: there is no such bucket
-        :raises Unavailable: no answer
-        """
+        """Part of a subject before the key. ConfigError: there is no such bucket. Unavailable: no answer."""
         say = "waiting until the bucket can be looked up: %s"
         return retry_while_unavailable(self._find_head, wait=self._wait, say=say)
 
@@ -86,7 +82,6 @@ class Bucket:
 class KeyCodec:
     """A :class:`~mama_spark.contracts.message.RowCodec`.
 
-    :param subject_head: returns the part of a subject before the key
     :param ttl: lifetime in seconds of values whose row has none; None = that of the bucket
     """
 
@@ -109,10 +104,7 @@ class KeyCodec:
                 raise SchemaError(f"column {field.name!r} must be {COLUMNS[field.name]}; it is {field.type}")
 
     def encode(self, rows: pa.RecordBatch) -> EncodedRows:
-        """See :class:`~mama_spark.contracts.message.RowCodec`.
-
-        :raises ConfigError, Unavailable: see :meth:`Bucket.subject_head`
-        """
+        """Raises as :meth:`Bucket.subject_head`."""
         n, bad = rows.num_rows, dict[int, PublishError]()
         given = dict(zip(rows.schema.names, rows.columns, strict=True))
         keys = given["key"].cast(pa.large_binary())

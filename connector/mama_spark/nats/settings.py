@@ -37,7 +37,6 @@ class NatsSettings:
     :param js_api_prefix: API prefix instead of ``$JS.API``, where the account imports the API of another account
     :param name: name of the connection in the server's monitoring
     :param stream: the stream that must take all messages; None = found from the topics
-    :param create_stream: create a missing stream
     :param streams: the stream set that all topics are spread over, instead of ``stream``
     :param grow_streams: the set may have been a smaller one
     :param dedup: messages carry ids, and the stream drops duplicates
@@ -45,7 +44,6 @@ class NatsSettings:
     :param wait_timeout: seconds for which the publisher waits for an acknowledgement
     :param retry_deadline: of the publisher: resends end that long after the first send; of a reader: a question is
         asked again for that long
-    :param max_in_flight: largest number in flight of the publisher
     :param exactly_once: stored rows are found without the ids that the server remembers
     :param batches_stream: stream that keeps the markers of batches
     :param bucket: bucket whose keys the messages change

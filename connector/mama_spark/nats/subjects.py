@@ -26,11 +26,8 @@ _KEYS = r"(\$JS\.[^.]+\.API\.|%s)\$KV\."
 
 
 def is_request(topic: str, api_prefix: str) -> bool:
-    """Whether a message on this topic is carried out by the server instead of being stored: ``$JS.API.STREAM.DELETE.S``
-    deletes a stream.
-
-    :param api_prefix: prefix of the JetStream API, which may be that of another account
-    """
+    """Whether the server carries out a message on this topic instead of storing it: ``$JS.API.STREAM.DELETE.S`` deletes
+    a stream. ``api_prefix`` may be that of another account."""
     if not topic.startswith((*_REQUESTS, api_prefix)) or topic.startswith(_EVENTS):
         return False
     return not re.match(_KEYS % re.escape(api_prefix), topic)

@@ -67,10 +67,7 @@ def serve(port: int, store: str | Path | None, *, stop: threading.Event, say: Ca
 
 
 def add_demo_stream(url: str) -> None:
-    """Create the stream that the examples publish to; an existing one stays as it is.
-
-    :raises ConfigError, Unavailable: it cannot be created
-    """
+    """Create the stream that the examples publish to, if missing. ConfigError, Unavailable: it cannot be created."""
     settings = NatsSettings((url,))
     connection = SocketConnection(settings)
     connection.open()

@@ -25,11 +25,8 @@ def require_file(option: str, path: str) -> str:
 
 
 def login_fields(settings: NatsSettings, server: Server, nonce: str) -> dict[str, str]:
-    """The login fields of CONNECT. A login of the options, or one that all URLs share, is for all servers; otherwise
-    each server gets that of its own URL.
-
-    :raises ConfigError: a file is missing, or holds no login
-    """
+    """The login fields of CONNECT: a login of the options, or one that all URLs share; otherwise that of the server's
+    own URL. ConfigError: a file is missing, or holds no login."""
     s = settings
     if s.credentials is not None:
         parts = dict(_PART.findall(_read("credentials", s.credentials)))

@@ -153,7 +153,6 @@ class NonBlockingSocket:
         return self._tls is not None and self._tls.secured
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Send all later bytes, in both directions, through TLS."""
         self._tls = TlsChannel(context, self._server.tls_name)
         self._shake(b"")
 

@@ -16,10 +16,7 @@ class NatsPool(ConnectionPool[SocketConnection]):
         super().__init__(_answers, _close_sockets)
 
     def checkout(self, settings: NatsSettings) -> SocketConnection:
-        """An idle connection for these settings, or a new one.
-
-        :raises ConfigError, Unavailable: no idle one, and none can be made
-        """
+        """An idle connection for these settings, or a new one. ConfigError, Unavailable: none can be made."""
         connection = self.take(settings.connection_key)
         if connection is None:
             connection = SocketConnection(settings)

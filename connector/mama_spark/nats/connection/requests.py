@@ -113,7 +113,6 @@ class Requests:
     ) -> Frame | None:
         """Send a request, or a message that is acknowledged; returns the answer, None if the permissions forbid it.
 
-        :param attempts: see :meth:`request_all`
         :raises NoResponders: no subscriber to the subject
         :raises Unavailable: no answer within ``timeout`` seconds
         """

@@ -1,8 +1,7 @@
 """Connection to a NATS cluster, driven by the calling thread: subscriptions, requests, one inbox for acknowledgements.
 
-The owner calls :meth:`SocketConnection.drive` often: nothing is read between two calls. Threads that share a connection
-take turns, and a :class:`ConnectionListener` gets all that is read, on the reading thread. Bytes unwritten at a
-disconnect are discarded, so that nothing unknown to the publisher's window is sent after a reconnect.
+Nothing is read between two calls of :meth:`SocketConnection.drive`; threads that share a connection take turns. Bytes
+unwritten at a disconnect are discarded: nothing unknown to the publisher's window is sent after a reconnect.
 """
 
 from __future__ import annotations
@@ -69,11 +68,9 @@ class Checks:
 class SocketConnection:
     """Connects again when the connection breaks.
 
-    :param clock: monotonic seconds
-    :param only: see :class:`.SocketDriver`
+    :param clock, only: see :class:`.SocketDriver`
     :ivar inbox: subject prefix of replies, with its trailing dot
     :ivar next_token: next token on the wire; each bridge continues after the one before it
-    :ivar cached, cache: results of checks, until the next reconnect
     :ivar denials: callbacks for permission errors, called before the listener
     """
 
@@ -232,11 +229,8 @@ class SocketConnection:
             self.driver.flush()
 
     def subscribe(self, subject: str, callback: Callable[[Frame], None] | None, timeout: float) -> int:
-        """Subscribe, and wait for the server's acceptance; returns the id of the subscription.
-
-        :raises ConfigError: the server refuses it
-        :raises Unavailable: no answer within ``timeout`` seconds
-        """
+        """Subscribe; returns the id once the server accepts. ConfigError: it refuses. Unavailable: no answer within
+        ``timeout`` seconds."""
         sid = self.subscribe_soon(subject, callback)
         kinds: list[str] = []
         try:
@@ -285,7 +279,6 @@ class SocketConnection:
 
 
 def new_inbox() -> str:
-    """A new subject for answers."""
     return "_INBOX." + secrets.token_hex(11)
 
 

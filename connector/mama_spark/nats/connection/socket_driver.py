@@ -51,7 +51,6 @@ class SocketDriver:
     """Connects when it is driven, and again when the connection breaks. Bytes that were then unwritten, or unsent by
     the system, are discarded.
 
-    :param inbox: subject prefix of the acknowledgements that are read in bulk
     :param on_event: called with all events but those for the socket
     :param clock: monotonic seconds
     :param only: the one server to connect to, once; None = servers of the settings, and those they announce
@@ -103,7 +102,6 @@ class SocketDriver:
 
     @property
     def peer(self) -> str:
-        """Host and port of the other end, in numbers; empty = not connected."""
         return "" if self._socket is None else self._socket.peer
 
     def close(self) -> None:

@@ -84,10 +84,8 @@ class TlsChannel:
         self.secured = False
 
     def receive(self, data: bytes) -> bytes:
-        """Continue the handshake, or decrypt ``data`` from the socket; returns the decrypted bytes.
-
-        :raises ssl.SSLError: the certificate is not trusted, or the other end wants another one
-        """
+        """Continue the handshake, or decrypt ``data`` from the socket. ssl.SSLError: the certificate is not trusted, or
+        the other end wants another one."""
         if data:
             self._received.write(data)
         plain = []

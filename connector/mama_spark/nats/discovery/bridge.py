@@ -50,10 +50,8 @@ class NatsDiscovery:
         )
 
     def open(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`.
-
-        :raises ConfigError: the server is too old, a permission is missing, or an existing stream has unusable settings
-        """
+        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`. ConfigError: the server is too old, a permission
+        is missing, or an existing stream has unusable settings."""
         connection = POOL.checkout(self.settings)
         try:
             check_version(connection.info.version)
@@ -76,10 +74,8 @@ class NatsDiscovery:
         self._clock_offset = found
 
     def create_streams(self) -> None:
-        """Create missing streams, as announcements do by themselves; reading never does.
-
-        :raises ConfigError: a permission is missing, or another stream takes the subjects
-        """
+        """Create missing streams, as announcements do by themselves.
+        ConfigError: a permission is missing, or another stream takes the subjects."""
         connection, reader = self._require_open()
         made = ensure_streams(reader.api, self.layout)
         connection.cache(self._question, made.clock_offset)

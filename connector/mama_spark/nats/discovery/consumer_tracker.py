@@ -29,10 +29,7 @@ class _Audits(NamedTuple):
 
 
 class ConsumerTracker:
-    """Reads advisories, and caches the audits near the last one.
-
-    :param clock_offset: seconds to add to :func:`time.monotonic` to have the server's clock
-    """
+    """Reads advisories, and caches the audits near the last one."""
 
     def __init__(self, api: JetStream, clock_offset: float) -> None:
         self._api = api

@@ -1,8 +1,4 @@
-"""Decodes records of the discovery streams to discovery events. Pure.
-
-No record raises an error: one that cannot be read becomes an event with the reason.
-
-"""
+"""Decodes records of discovery streams to events; an unreadable one becomes an event with the reason. Pure."""
 
 from __future__ import annotations
 

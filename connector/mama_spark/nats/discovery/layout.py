@@ -34,7 +34,6 @@ ADVISORIES = "$JS.EVENT.ADVISORY.>"
 ADVISORY_BYTES = 256 * 1024 * 1024
 WINDOW = 120.0  #: duplicate window of events, seconds
 
-# headers
 SOURCE_TTL = "Mama-Source-Ttl"  #: of ``rec``: seconds without a renewal after which the source is OFFLINE
 WITHDRAWN = "Mama-Withdrawn"  #: of ``rec``: the source was withdrawn
 REPLACED_MARKER = "Mama-Given-Up"  #: of ``warn`` and ``live``: the sequence of the marker that this renewal replaced
@@ -73,7 +72,6 @@ def from_token(token: str) -> str:
 class DiscoveryLayout:
     """Names of the subjects and streams below one discovery topic.
 
-    :param topic: the source discovery topic
     :param advisories: None = consumers of others are not reported
     :param kept: seconds that records stay in streams made by us, and that a source is remembered which is not renewed
     """

@@ -1,9 +1,5 @@
 """Offsets of readers of discovery on NATS, and the steps from one offset to another. Pure.
 
-**Content of an offset.** A sequence of the stream of events; a *mark*: a record without TTL at or before that sequence,
-with its time; the image that the reader began with; a sequence of the stream of advisories; when each stream was
-created.
-
 **How a loss is distinguished from an expired renewal.** Renewals expire by their TTL all the time, so a changed first
 sequence proves nothing. Limits, age and purges delete from the front, so while the mark exists, nothing after it was
 lost except expired renewals. When it is gone, everything between the offset and the first sequence may be lost and is
@@ -66,7 +62,7 @@ class StreamCreationTimes:
 class DiscoveryOffset:
     """An offset of a reader that has begun.
 
-    :ivar mark: sequence and time of a record; while it exists, nothing after it was lost
+    :ivar mark: sequence and time of a record without TTL up to here; while it exists, nothing after it was lost
     :ivar image_read: events of the image before this offset
     """
 

@@ -56,11 +56,8 @@ def check_version(version: object) -> None:
 
 
 def find_streams(api: JetStream, layout: DiscoveryLayout, *, check: bool = False) -> DiscoveryStreams:
-    """Find the existing streams; creates none.
-
-    :param check: check their settings, too
-    :raises ConfigError: the settings of a stream are unusable; the text names both
-    """
+    """Find the existing streams; creates none. With ``check``, also check their settings. ConfigError: these are
+    unusable; the text names stream and setting."""
     names = [config["name"] for config in layout.streams()]
     answers = api.request_all([(f"STREAM.INFO.{name}", None) for name in names])
     found = {name: info_in(name, answer) for name, answer in zip(names, answers, strict=True)}
@@ -81,11 +78,8 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
-    """Find the streams, create missing ones, and check their settings.
-
-    :raises ConfigError: unusable settings, or a missing permission; the text names stream and setting, or permission
-    :raises Unavailable: no answer
-    """
+    """Find the streams, create missing ones, and check their settings. ConfigError: unusable settings, or a missing
+    permission; the text names stream and setting, or permission. Unavailable: no answer."""
     found: dict[str, StreamInfo | None] = {}
     for config in layout.streams():
         name = config["name"]

@@ -226,7 +226,6 @@ class ConsumerInfo:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> ConsumerInfo:
-        """Read an answer of the JetStream API, or an element of a list."""
         delivered = answer.get("delivered") or {}
         return cls(
             str(answer["name"]),

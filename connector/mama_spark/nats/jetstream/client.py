@@ -38,7 +38,6 @@ _Try = tuple[list[Frame], Callable[[], bool]]
 
 #: Requests in transit at once.
 AT_ONCE = 32
-#: Time limit in seconds of a request that is not repeated.
 _ONCE = 3.0
 #: Time-outs of the attempts over a connection: a stopped server never answers, even if it leads the stream and another
 #: one is elected meanwhile; an answer that takes longer counts as well.
@@ -245,10 +244,7 @@ class JetStream:
 
     def _taken(self, topic: str, timeout: float) -> int:
         """Last sequence of a stream once all that its leader has proposed is stored, from its refusal of a message that
-        expects another one. 0 = it stores nothing of ours.
-
-        :raises NoResponders, Unavailable: no answer, or one without it
-        """
+        expects another one; 0 = it stores nothing of ours. NoResponders, Unavailable: no answer, or one without it."""
         reply = self.connection().requests.request(topic, b"", timeout, _AFTER_ALL)
         error = None if reply is None else AnsweredError.of(answer_of(reply.payload))
         if error is None:
@@ -262,10 +258,7 @@ class JetStream:
     # --- direct gets ----------------------------------------------------------------------------------------------
 
     def serves_direct_gets(self, stream: str) -> bool:
-        """Whether direct gets from the stream are answered. One request, which makes no advisory.
-
-        :raises Unavailable: no answer
-        """
+        """Whether direct gets from the stream are answered: one request, no advisory. Unavailable: no answer."""
         try:
             self.connection().requests.request(self._direct(stream), b'{"seq":1}', self.attempt_timeout)
         except NoResponders:

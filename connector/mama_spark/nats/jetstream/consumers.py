@@ -59,10 +59,7 @@ def create_consumer(api: JetStream, stream: str, deliver: dict[str, Any], kept: 
 
 
 def new_consumer(stream: str, replicas: int, deliver: dict[str, Any], kept: float) -> tuple[str, dict[str, Any]]:
-    """A name for a consumer of ours, and the request that creates it.
-
-    :param replicas: 1 = one server alone keeps it; 0 = as many as the stream has
-    """
+    """A name for a consumer of ours, and the request that creates it; 0 ``replicas`` = as many as the stream has."""
     name = f"{CONSUMER_PREFIX}{secrets.token_hex(11)}"
     common = {"name": name, "ack_policy": "none", "num_replicas": replicas, "mem_storage": True}
     return name, {"stream_name": stream, "config": {**common, "inactive_threshold": int(kept * 1e9), **deliver}}

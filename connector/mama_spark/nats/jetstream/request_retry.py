@@ -1,5 +1,4 @@
-"""The one rule by which requests to JetStream are repeated: after which errors (no responders is one: NATS ADR-22),
-with which delays, and for how long."""
+"""The one rule by which requests to JetStream are repeated (no responders: NATS ADR-22)."""
 
 from __future__ import annotations
 

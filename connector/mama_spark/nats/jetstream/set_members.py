@@ -15,10 +15,8 @@ from .streams import StreamCache, advice_to_create, create_all, info_in
 
 
 def prepare_members(api: JetStream, cache: StreamCache, streams: StreamSet, settings: NatsSettings) -> list[StreamInfo]:
-    """Find or make all members; returns them, and adds them to ``cache``.
-
-    :raises ConfigError: one is missing, is another stream, or belongs to a set of another size
-    """
+    """All members, found or made, and now in ``cache``. ConfigError: one is missing, is another stream, or belongs to a
+    set of another size."""
     answers, others = _look_up(api, streams, settings.grow_streams)
     missing = [number for number, answer in enumerate(answers) if answer is None]
     if missing and not settings.create_stream:
@@ -35,10 +33,8 @@ def prepare_members(api: JetStream, cache: StreamCache, streams: StreamSet, sett
 
 
 def _look_up(api: JetStream, streams: StreamSet, grow: bool) -> tuple[list[StreamInfo | None], set[str]]:
-    """The existing members, and other sets that they name, which may become this one.
-
-    :raises ConfigError: such a set may not, or a stream is no member
-    """
+    """The existing members, and other sets that they name, which may become this one. ConfigError: such a set may not,
+    or a stream is no member."""
     names = streams.streams.names
     found = api.request_all([(f"STREAM.INFO.{name}", None) for name in names])
     answers = [_info(api, name, answer) for name, answer in zip(names, found, strict=True)]
@@ -103,10 +99,8 @@ def _grow(api: JetStream, streams: StreamSet, stream: StreamInfo) -> StreamInfo:
 
 
 def describe_load(api: JetStream, streams: StreamSet, grow: bool) -> list[str]:
-    """The spread of messages over the members, for people.
-
-    :raises ConfigError: a write would be refused, members that are missing aside
-    """
+    """The spread of messages over the members, for people. ConfigError: a write would be refused, members that are
+    missing aside."""
     answers, _ = _look_up(api, streams, grow)
     there = [stream for stream in answers if stream is not None]
     lines = [f"{streams.streams}: {len(there)} of {len(answers)} streams are there"]

@@ -119,10 +119,7 @@ def check_jetstream(api: JetStream, cache: StreamCache) -> None:
 
 
 def stream_info(api: JetStream, cache: StreamCache, name: str) -> StreamInfo | None:
-    """Look up the stream of this name and cache it; None if it does not exist or the permissions hide it.
-
-    :raises Unavailable: no answer
-    """
+    """Look up and cache a stream; None: it does not exist, or the permissions hide it. Unavailable: no answer."""
     return stream_infos(api, cache, [name])[0]
 
 
@@ -159,12 +156,8 @@ def stream_names(api: JetStream, subject: str | None = None) -> list[str]:
 
 
 def create(api: JetStream, name: str, subjects: list[str], settings: NatsSettings, **more: Any) -> StreamInfo:
-    """Create a stream for a publisher with these settings; repeated while the server still removes the files of a
-    deleted stream of this name.
-
-    :param more: more of its configuration, in the words of the API
-    :raises ConfigError: the server rejects it
-    """
+    """Create a stream for a publisher with these settings, and ``more`` in the words of the API; repeated while the
+    server still removes the files of a deleted stream of this name. ConfigError: the server rejects it."""
     return create_all(api, [{"name": name, "subjects": subjects, **more}], settings)[0]
 
 

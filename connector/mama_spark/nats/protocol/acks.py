@@ -237,10 +237,7 @@ def is_nobody(answer: parser.Frame) -> bool:
 
 
 def read_reply(payload: bytes) -> Reply:
-    """The JSON object of a reply.
-
-    :raises AckError: the reply is no JSON object
-    """
+    """The JSON object of a reply. AckError: it is none."""
     try:
         body = orjson.loads(payload)
     except orjson.JSONDecodeError as e:

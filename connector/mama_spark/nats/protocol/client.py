@@ -80,7 +80,6 @@ _NOT_OFFERED: Final = (
 class ClientProtocol:
     """See the module.
 
-    :param name: name of the connection, in the monitoring of the server
     :param tls: TLS is wanted with every server; without it, with those that require it
     :param tls_first: the handshake comes before the server's INFO
     :param inbox: subject prefix, with its trailing dot, of the acknowledgements that are read in bulk

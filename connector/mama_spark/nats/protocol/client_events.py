@@ -62,7 +62,6 @@ class ServerInfo:
     :ivar nonce: nonce to be signed in a login with a key
     :ivar connect_urls: host and port of all servers of the cluster
     :ivar clustered: it has others beside it, of which one address may stand for all
-    :ivar jetstream: JetStream is on
     """
 
     name: str = ""

@@ -63,10 +63,7 @@ def headers_of(block: bytes) -> dict[str, str]:
 
 
 def stored(headers: dict[str, str], payload: bytes) -> StoredMessage | None:
-    """The stored message of a frame; None if its headers have no sequence.
-
-    :param headers: headers of the message and of the direct get; the latter are removed
-    """
+    """The stored message of a frame; None if ``headers`` have no sequence. Removes those of the direct get."""
     sequence, time, subject = (headers.pop(name, "") for name in _PLACE)
     for name in _ABOUT:
         headers.pop(name, None)

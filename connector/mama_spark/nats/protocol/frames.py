@@ -1,8 +1,7 @@
 """Encodes a batch of messages as PUB and HPUB frames (headers: NATS ADR-4). Pure.
 
-One element-wise join of Arrow makes the frames of a whole batch: the values buffer of its result is written to the
-socket. Large messages are few, so a loop makes the head of each,
-which costs less than calls for columns, and their payloads stay where they are.
+One element-wise join of Arrow makes the frames of a batch; its values buffer is written to the socket. Large messages
+are few: a loop makes the head of each, which costs less than calls for columns, and leaves their payloads in place.
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class Framer:
         return PublishFrames([memoryview(joined.buffers()[2] or b"")[:size]], size)
 
     def _large(self, batch: MessageBatch, first_token: int, order: Iterable[int]) -> PublishFrames:
-        """Frames with views of the payloads, one by one."""
         blocks = hd.blocks_of_few(batch)
         prefixes = self._prefix(batch.topics, blocks is not None).to_pylist()
         suffix = b"" if self.reply is None else self.reply.suffix

@@ -41,10 +41,7 @@ def stream_of(bucket: str) -> str:
 
 
 def write_prefix(config: Mapping[str, Any]) -> str:
-    """The part before the key in the subject of a message to this bucket, or to the origin of a mirror.
-
-    :param config: configuration of the stream
-    """
+    """The part before the key in the subject of a message to this bucket, or to the origin of a mirror."""
     mirror = config.get("mirror") or {}
     head = (mirror.get("external") or {}).get("api", "")
     origin = str(mirror.get("name") or config["name"]).removeprefix(STREAM)

@@ -51,10 +51,7 @@ class Frame:
 
 
 def read_frame(data: bytes, start: int = 0) -> Frame | None:
-    """The frame that begins at ``start``; None while it is not complete.
-
-    :raises ProtocolError: the bytes are no frame, whatever follows
-    """
+    """The frame that begins at ``start``; None while it is not complete. ProtocolError: no frame, whatever follows."""
     end = data.find(b"\r\n", start, start + MAX_LINE)
     if end < 0:
         if len(data) - start > MAX_LINE:

@@ -5,9 +5,8 @@ A delivery is a ``MSG`` or ``HMSG`` frame whose reply subject has this form (NAT
 ``$JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<consumer's sequence>.<time, ns>.<pending>``, or the same with
 ``<domain>.<account>`` before the stream and, from some servers, one more token at the end.
 
-:class:`DeliveryParser` finds the frames and their parts, one after another; :func:`delivery_numbers` and
-:func:`records_of` decode thousands of them at a time. Announced sizes are compared with what came; no memory is
-allocated by them.
+:class:`DeliveryParser` finds the frames and their parts; :func:`delivery_numbers` and :func:`records_of` decode
+thousands of them at a time. Announced sizes are compared with what came; no memory is allocated by them.
 """
 
 from __future__ import annotations
@@ -177,11 +176,7 @@ class OutOfOrder(ProtocolError):
 
 
 def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
-    """The numbers of a buffer that is not empty.
-
-    :raises OutOfOrder: some are missing
-    :raises ProtocolError: invalid numbers
-    """
+    """The numbers of a buffer that is not empty. OutOfOrder: some are missing. ProtocolError: invalid numbers."""
     n = len(buffer)
     tokens = b".".join(buffer.tails).split(b".")
     if len(tokens) != _NUMBERS * n:  # a random token at the end of some
@@ -197,10 +192,7 @@ def delivery_numbers(buffer: DeliveryBuffer) -> DeliveryNumbers:
 
 
 def records_of(buffer: DeliveryBuffer, numbers: DeliveryNumbers, headers: bool = True, views: bool = False) -> Records:
-    """The records of a buffer whose numbers are known.
-
-    :param views: payloads are views of what was read, if all of them are large
-    """
+    """The records of a buffer; ``views``: payloads are views of what was read, if all of them are large."""
     blocks, faults = _readable(buffer.blocks) if headers else ([], {})
     return Records(
         numbers.sequences,

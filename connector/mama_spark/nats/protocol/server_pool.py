@@ -91,10 +91,7 @@ class SilentServers:
 class ServerPool:
     """The servers of one cluster.
 
-    :param urls: URLs of the options
     :param chance: source of the order and of the random part of delays
-    :param silent: knowledge of the connections about silent servers
-    :param only: the one server to connect to, instead of all
     """
 
     def __init__(

@@ -65,10 +65,7 @@ class AckQueue:
         return self._urgent or self._failure is not None or self._tokens >= max(1, want)
 
     def take(self) -> PollResult:
-        """Take all results.
-
-        :raises ConfigError: the error of :meth:`fail`, once the queue is empty
-        """
+        """Take all results. ConfigError: the error of :meth:`fail`, once the queue is empty."""
         with self._changed:
             self._urgent = False
             result, self._result, self._tokens = self._result, PollResult(), 0

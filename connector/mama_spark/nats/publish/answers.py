@@ -36,7 +36,6 @@ class NatsAnswers:
     """A :class:`~mama_spark.nats.connection.socket_connection.ConnectionListener`.
 
     :param fast_ingest: None = no batches
-    :param warn: called with warnings for the log
     :param fences: learns of lost and new connections; None = without ``exactlyOnce``
     :param conflicts: interprets refusals of changes that expect a revision; None = without a bucket
     :ivar base: token on the wire of the bridge's token 0

@@ -55,10 +55,7 @@ _MAX_PAYLOAD = 1024 * 1024  #: until a server has told its limit
 
 
 class NatsBridge(PublisherBridge):
-    """Publishes to JetStream over one pooled connection.
-
-    :ivar warnings: warnings of :meth:`open` and :meth:`prepare`, for the log
-    """
+    """Publishes to JetStream over one pooled connection; ``warnings`` of open and prepare are for the log."""
 
     def __init__(self, settings: NatsSettings) -> None:
         self.settings = settings
@@ -111,9 +108,7 @@ class NatsBridge(PublisherBridge):
 
     def describe_load(self, streams: StreamRange) -> list[str]:
         """Spread of the messages over a stream set: a line for the set, and one for each stream.
-
-        :raises ConfigError: a write would be refused, for more than missing members
-        """
+        ConfigError: a write would be refused, for more than missing members."""
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
         api = jetstream_of(self._connection, self.settings)
@@ -232,10 +227,7 @@ class NatsBridge(PublisherBridge):
         return len(part)
 
     def _capacity(self) -> int:
-        """Bytes that can be taken now; 0 while the connection is down, or its server is silent.
-
-        :raises ClientClosed: the bridge is not open
-        """
+        """Bytes that can be taken now; 0 while the connection is down or silent. ClientClosed: not open."""
         connection = self._connection
         if connection is None or connection.closed:
             raise ClientClosed("the bridge is not open")
@@ -303,10 +295,7 @@ class NatsBridge(PublisherBridge):
         return self._router.duplicate_window()
 
     def requests(self) -> NatsRequests | None:
-        """Requests and replies over the same connection; see :class:`~mama_spark.contracts.bridge.RequestBridge`.
-
-        :raises ClientClosed: the bridge is not open
-        """
+        """See :class:`~mama_spark.contracts.bridge.RequestBridge`; over the same connection. ClientClosed: not open."""
         if self._connection is None:
             raise ClientClosed("the bridge is not open")
         if self._requests is None:

@@ -52,10 +52,7 @@ class CallersLoop:
             return False
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Run ``call`` on the loop.
-
-        :raises BackgroundTaskFailed: the loop is closed
-        """
+        """Run ``call`` on the loop. BackgroundTaskFailed: it is closed."""
         try:
             self.loop.call_soon_threadsafe(call)
         except RuntimeError as e:
@@ -63,10 +60,7 @@ class CallersLoop:
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float, what: str) -> T:
         """Run a coroutine on the loop, and wait for it.
-
-        :raises BackgroundTaskFailed: the loop is closed
-        :raises Unavailable: it took longer than ``timeout`` seconds
-        """
+        BackgroundTaskFailed: the loop is closed. Unavailable: it took longer than ``timeout`` seconds."""
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError as e:
@@ -111,18 +105,14 @@ class CallersClient:
 
     @property
     def why_down(self) -> str:
-        """Why a lost connection is not restored; empty = unknown."""
         error = self.client.last_error
         if self.up or error is None or error is self._error_before:
             return ""
         return f"cannot connect to NATS again: {refusal(str(error) or type(error).__name__)}"
 
     async def start(self, timeout: float) -> None:
-        """Subscribe to the inbox.
-
-        :raises ConfigError: the server does not allow the subscription
-        :raises Unavailable: no answer within ``timeout`` seconds
-        """
+        """Subscribe to the inbox. ConfigError: the server does not allow it. Unavailable: no answer within ``timeout``
+        seconds."""
         try:
             self.subscription = await self.client.subscribe(
                 self._inbox_subject, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0

@@ -44,10 +44,7 @@ class _Change(NamedTuple):
 
 
 class Conflicts:
-    """Refused changes of one bridge, on the thread that drives the connection.
-
-    :param stream_for: name of the stream that takes a subject; empty = unknown
-    """
+    """Refused changes of one bridge, on the thread that drives the connection."""
 
     def __init__(self, api: JetStream, queue: AckQueue, stream_for: Callable[[str], str]) -> None:
         self._api, self._queue, self._stream_for = api, queue, stream_for

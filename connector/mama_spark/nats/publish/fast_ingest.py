@@ -59,7 +59,6 @@ class FastIngestPublisher:
     :param router: finds the stream of a topic; learns which streams do not allow fast ingest
     :param send_plain: writes messages outside of batches, with tokens from the given one
     :param wait: drives the connection: maximum seconds, wanted number of answered tokens
-    :ivar alone: messages outside of batches
     """
 
     def __init__(

@@ -30,12 +30,7 @@ _UNMAPPED = "publish to topics that are not mapped so"
 
 
 class StreamRouter:
-    """Topics and streams of one bridge.
-
-    :ivar set: the stream set of the settings
-    :param warn: called with each warning
-    :ivar acks: how messages are acknowledged
-    """
+    """Topics and streams of one bridge."""
 
     def __init__(self, settings: NatsSettings, warn: Callable[[str], None]) -> None:
         self.settings, self._warn = settings, warn
@@ -98,10 +93,7 @@ class StreamRouter:
     def explain_missing_acks(
         self, last_sequence: Callable[[str], int], find: Callable[[str], Iterable[str]], server: str
     ) -> str:
-        """See :func:`.missing_acks.explain`.
-
-        :param find: asks for the streams of a topic
-        """
+        """See :func:`.missing_acks.explain`; ``find`` asks for the streams of a topic."""
         try:
             return explain(last_sequence, server, self.streams_published_to() or self._streams_of_last_topics(find))
         except MamaError as e:
@@ -133,10 +125,7 @@ class StreamRouter:
     # --- when the bridge opens -------------------------------------------------------------------------------
 
     def check(self, connection: SocketConnection) -> None:
-        """Check that JetStream is on and that the stream of the settings exists.
-
-        :raises ConfigError: one is missing, or a publisher cannot use the stream
-        """
+        """Check JetStream and the stream of the settings. ConfigError: one is missing, or no publisher can use it."""
         api = jetstream_of(connection, self.settings)
         cache = connection.cached("directory")
         if cache is None:

@@ -117,8 +117,6 @@ class LoneMessages:
 
     After a refused message, which ends its batch, the next ones are sent one by one, too, so that each gets its own
     answer: all at once, or in order one at a time.
-
-    :param send_plain: writes messages, with tokens from the given one
     """
 
     def __init__(
@@ -156,10 +154,7 @@ class LoneMessages:
         return len(rows)
 
     def on_answer(self, tokens: Int64s, *, refused: bool = False, stored_anew: int = 0) -> None:
-        """Apply answers to messages that were sent alone.
-
-        :param stored_anew: the last sequence; 0 = none was stored anew
-        """
+        """Apply answers to messages sent alone; ``stored_anew``: the last sequence, 0 = none was stored anew."""
         if refused:
             self.start()
         self._left = max(0, self._left - (0 if refused else len(tokens)))

@@ -24,7 +24,6 @@ class LogConnection:
     """Connection whose events go to the open subscriptions (a ``ConnectionListener``).
 
     :param timeout: seconds without an answer after which :class:`~mama_spark.contracts.errors.Unavailable` is raised
-    :ivar subscriptions: subscriptions of running reads
     """
 
     def __init__(self, settings: NatsSettings, timeout: float = 30.0) -> None:
@@ -43,10 +42,7 @@ class LogConnection:
         return connection
 
     def connection(self) -> SocketConnection:
-        """The connection; a new one if it was closed for good.
-
-        :raises ClientClosed: not open
-        """
+        """The connection; a new one if the last was closed for good. ClientClosed: not open."""
         if self._connection is None:
             raise ClientClosed("the log bridge is not open")
         if self._connection.closed:

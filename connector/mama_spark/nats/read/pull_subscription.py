@@ -74,10 +74,7 @@ class PullSubscription:
         self._ended = False
 
     def start(self) -> None:
-        """Subscribe, and request the first records. Never waits.
-
-        :raises SubscriptionBroken: the connection is lost
-        """
+        """Subscribe, and request the first records. Never waits. SubscriptionBroken: the connection is lost."""
         self._sid = self.connection.subscribe_soon(f"{self.inbox}.*", self._on_frame, self._bulk)
         n = self._requests  # of different sizes, so that they do not end together
         self._to_renew = [self._most_bytes * (i + 1) // n for i in range(n)]
@@ -156,11 +153,8 @@ class PullSubscription:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def next(self, timeout: float) -> DeliveryBuffer | None:
-        """Received records; None after ``timeout`` seconds without any.
-
-        :raises ConfigError: a permission is missing
-        :raises SubscriptionBroken: the subscription has ended
-        """
+        """Received records; None after ``timeout`` seconds without any. ConfigError: a permission is missing.
+        SubscriptionBroken: the subscription has ended."""
         if not self._something:
             self.connection.drive(timeout, lambda: self._something)
         with self.connection.turn:

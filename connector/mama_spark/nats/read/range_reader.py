@@ -191,11 +191,8 @@ class RangeReader(Generic[T]):
         return True
 
     def _check(self, consumer: str) -> bool:
-        """Ask for the state of a silent consumer; true if nothing is left of the range.
-
-        :raises SubscriptionBroken: the consumer is gone, or lost (:class:`ConsumerCourse`)
-        :raises ConfigError: the stream is gone
-        """
+        """Ask for the state of a silent consumer; true if nothing is left of the range. SubscriptionBroken: it is gone
+        or lost (:class:`ConsumerCourse`). ConfigError: the stream is gone."""
         try:
             limit = min(_INFO_TIMEOUT, self._timeout)
             answer = self._api.request(f"CONSUMER.INFO.{self._stream.name}.{consumer}", timeout=limit)

@@ -76,7 +76,6 @@ class NatsLog(RecordLog):
                 raise ConfigError(f"{text}. Correct option topics, or leave it out")
 
     def bounds(self) -> Bounds:
-        """The identity is the creation time of the stream."""
         return self._logs.stream(self.name).bounds
 
     def bounds_with(self, sequence: int, identity: str) -> Bounds:
@@ -85,11 +84,8 @@ class NatsLog(RecordLog):
     # --- reading ---------------------------------------------------------------------------------------------
 
     def read(self, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-        """See :meth:`~mama_spark.contracts.record_log.RecordLog.read`. Reads up to the range's end as the leader knows
-        it. Closing the iterator deletes its consumer; a few megabytes are fetched ahead.
-
-        :raises Unavailable: no replica has all of the range within the time limit
-        """
+        """Reads up to the range's end as the leader knows it; a few megabytes are fetched ahead. Closing the iterator
+        deletes its consumer. Unavailable: no replica has all of the range within the time limit."""
         wanted = SequenceRange(after, up_to, filters_of(topics))
         yield from self.read_as(wanted, as_records(wanted))
 

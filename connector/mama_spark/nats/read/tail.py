@@ -92,11 +92,8 @@ class _Creation:
         self._asked = Asked(self._connection, f"STREAM.INFO.{stream.name}", None, REQUEST_TIMEOUT)
 
     def look(self) -> _Consumer | None:
-        """The consumer; None until it is created.
-
-        :raises ConfigError: it cannot be created
-        :raises Unavailable, PublishError, ProtocolError: it may be created later
-        """
+        """The consumer; None until it is created. ConfigError: it cannot be created. Unavailable, PublishError,
+        ProtocolError: it may be created later."""
         answer = self._asked.answer()
         if answer is None:
             return None

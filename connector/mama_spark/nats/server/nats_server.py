@@ -31,10 +31,7 @@ _spawners: dict[int, ThreadPoolExecutor] = {}
 
 
 def find_binary() -> str:
-    """Path of ``nats-server``: ``MAMA_NATS_SERVER``, beside the Python interpreter, or on ``PATH``.
-
-    :raises ConfigError: not found
-    """
+    """Path of ``nats-server``: ``MAMA_NATS_SERVER``, beside the interpreter, or on ``PATH``. ConfigError: none."""
     named = os.environ.get("MAMA_NATS_SERVER")
     if named:
         if not os.access(named, os.X_OK):
