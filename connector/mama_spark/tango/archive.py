@@ -42,11 +42,8 @@ COLUMNS = [
 
 
 def rows(spark: SparkSession, options: dict[str, str], devices: list[str]) -> DataFrame:
-    """Records of the devices, and those that cannot be read, before :data:`COLUMNS` are taken of them.
-
-    :param options: options of ``mamasub``
-    :param devices: names with ``*``; none = all devices
-    """
+    """Records of the devices (names with ``*``; none = all), and those that cannot be read, before :data:`COLUMNS` are
+    taken of them; ``options`` are those of ``mamasub``."""
     read = spark.readStream.format("mamasub").options(**options).option("tango", "true")
     named = read.load().selectExpr(
         "*", "tango.kind AS kind", "tango.device AS device", "tango.attribute AS attribute", "tango.event AS event",
@@ -108,13 +105,9 @@ _GROUP = "archive"
 
 
 class Reading(NamedTuple):
-    """The compared values of one row.
-
-    :ivar time: time of the value, nanoseconds since the epoch
-    :ivar quality: None of an error
-    :ivar numbers: elements of a number or an array of numbers
-    :ivar text: stands for elements that are no numbers, and for those without thresholds
-    """
+    """The compared values of one row; ``time``: nanoseconds since the epoch; ``quality``: None of an error;
+    ``numbers``: elements of a number or an array of numbers; ``text``: stands for elements that are no numbers, and for
+    those without thresholds."""
 
     time: int
     quality: str | None

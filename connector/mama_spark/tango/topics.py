@@ -43,11 +43,8 @@ def is_publishable(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic; of a heartbeat, ``event`` is None.
-
-    :ivar tango_host: address of the database, or host and port of a server without one
-    :ivar attribute: or pipe; None of interface changes and heartbeats
-    """
+    """A parsed topic; of a heartbeat, ``event`` is None. ``tango_host``: address of the database, or host and port of a
+    server without one; ``attribute``: or pipe; None of interface changes and heartbeats."""
 
     tango_host: str
     device: str

@@ -27,11 +27,8 @@ WITHOUT_THRESHOLDS = frozenset((DataType.BOOLEAN, DataType.ENUM))
 
 
 def has_changed(old: npt.NDArray[Any], new: npt.NDArray[Any], absolute: Limits | None, relative: Limits | None) -> bool:
-    """Whether any element has changed.
-
-    :param old: as long as ``new``; both of floats, or of integers (of any type, or objects)
-    :param relative: change in percent
-    """
+    """Whether any element differs by the thresholds (``relative``: percent). ``old`` is as long as ``new``; both of
+    floats, or of integers (of any type, or objects)."""
     if absolute is None and relative is None:
         return not np.array_equal(old, new, equal_nan=old.dtype.kind == "f")
     if old.dtype.kind == "f":

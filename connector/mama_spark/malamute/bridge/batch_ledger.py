@@ -34,10 +34,7 @@ from .settings import MalamuteSettings
 
 class MarkerStream:
     """Markers in one stream, made when missing; the broker's configuration must say that it is durable. For one thread
-    at a time.
-
-    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    at a time. Without an answer for ``timeout`` seconds: :class:`~mama_spark.contracts.errors.Unavailable`."""
 
     def __init__(self, queries: LogQueries, settings: MalamuteSettings, stream: str, timeout: float) -> None:
         self._queries, self._name, self._timeout = queries, stream, timeout
@@ -115,11 +112,8 @@ class MarkerStream:
 
 
 class MalamuteBatchLedger:
-    """The batch ledger of a broker; all messages go to the stream of the settings.
-
-    :param markers: name of the stream of the markers
-    :param timeout: seconds without an answer before :class:`~mama_spark.contracts.errors.Unavailable`
-    """
+    """The batch ledger of a broker, with ``markers`` in the stream of that name; all messages go to the stream of the
+    settings. Without an answer for ``timeout`` seconds: :class:`~mama_spark.contracts.errors.Unavailable`."""
 
     def __init__(self, settings: MalamuteSettings, markers: str, timeout: float) -> None:
         if settings.stream is None:

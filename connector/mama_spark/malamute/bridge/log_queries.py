@@ -193,8 +193,6 @@ AHEAD = 3
 
 @dataclass(slots=True)
 class _Part:
-    """A query for ``after < sequence <= up_to`` that was sent."""
-
     after: int
     up_to: int
     pending: PendingQuery

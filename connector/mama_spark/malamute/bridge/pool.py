@@ -27,12 +27,7 @@ _NEVER = float("inf")
 
 @dataclass(slots=True)
 class WritableStream:
-    """A stream on one connection.
-
-    :ivar call: the first WRITE; None = answered
-    :ivar stored: it is numbered and stored
-    :ivar error: why the broker refused it
-    """
+    """A stream on one connection; ``call``: the first WRITE, None = answered; ``error``: why the broker refused it."""
 
     call: Call | None
     since: float
@@ -41,11 +36,8 @@ class WritableStream:
 
 
 class PooledConnection:
-    """One connection and its streams. Use it with ``connection.changed`` held.
-
-    :ivar streams: streams for which a WRITE was sent on this connection
-    :ivar current: the stream that messages go to now; None = that depends on an answer
-    """
+    """One connection, the streams for which a WRITE was sent on it, and the ``current`` one, to which messages go now
+    (None = that depends on an answer). Use it with ``connection.changed`` held."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection

@@ -19,10 +19,8 @@ _ENDED = (ClientState.START, ClientState.CLOSED, ClientState.FAILED)
 
 
 class ClientInbox:
-    """Deliveries that the application has not taken, and trackers that wait for confirmations. Not thread-safe.
-
-    :param window: deliveries that may wait here; 0 = the application gives credit, or there is no limit
-    """
+    """Up to ``window`` deliveries that the application has not taken (0 = it gives credit, or there is no limit), and
+    trackers that wait for confirmations. Not thread-safe."""
 
     def __init__(self, window: int) -> None:
         self._window, self._taken = window, 0

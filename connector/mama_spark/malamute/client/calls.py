@@ -32,12 +32,8 @@ class NoStream(ConfigError):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """A command that the broker answers.
-
-    :ivar internal: made by the client's state machine; no caller waits for it
-    :ivar done: answered or expired
-    :ivar error: why it failed; None if it succeeded
-    """
+    """A command that the broker answers. ``internal``: made by the client's state machine, no caller waits for it;
+    ``done``: answered or expired; ``error``: why it failed, None if it succeeded."""
 
     command: Command
     deadline: float
@@ -130,12 +126,8 @@ _DELIVER = wire.SIGNATURE + bytes([wire.StreamDeliver.id])
 
 @dataclass(slots=True, eq=False, repr=False)
 class PendingQuery:
-    """A query that was sent.
-
-    :ivar done: answered or expired
-    :ivar error: why there is no answer
-    :ivar records: frames of the messages received for the query
-    """
+    """A query that was sent; ``done``: answered or expired; ``error``: why there is no answer; ``records``: frames of
+    the messages received for it."""
 
     query: LogQuery
     deadline: float

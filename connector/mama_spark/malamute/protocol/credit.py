@@ -63,11 +63,8 @@ ROTATION, LONGEST_ROTATION = 0.02, 1.0
 
 
 class CreditAllocator:
-    """Lends the credit of one client to the engines of its streams.
-
-    :param limit: bytes that may be delivered ahead of the client's socket
-    :ivar lent: deliveries that the engines may still make: the sum of all shares
-    """
+    """Lends the credit of one client to the engines of its streams: ``limit`` bytes may be delivered ahead of its
+    socket; ``lent`` is the sum of all shares, deliveries that the engines may still make."""
 
     __slots__ = (
         "lent", "limit", "rotation_due", "rotation_interval", "_shares", "_cancelling", "_recalled", "_exhausted",
@@ -222,11 +219,8 @@ def send_cost(frame_bytes: int, messages: int) -> int:
 
 class SendWindow:
     """Bytes that one client may send to streams: bytes of frames, and :data:`MESSAGE_OVERHEAD` per message. It may send
-    while :attr:`left` is above 0, so one message may exceed it.
-
-    :ivar unanswered: bytes sent and not answered by engines
-    :ivar in_use: the client has sent a message
-    """
+    while :attr:`left` is above 0, so one message may exceed it. ``unanswered``: bytes sent and not answered by engines;
+    ``in_use``: the client has sent a message."""
 
     __slots__ = ("left", "unanswered", "in_use", "_since_ping")
 

@@ -46,8 +46,6 @@ _RUN = struct.Struct(">BIQ")
 
 
 class Feature(IntFlag):
-    """Features that a client announces."""
-
     CREDIT = 1  #: nothing is delivered before its first CREDIT
     SEQUENCE = 2  #: and time of a delivery
     ACKS = 4  #: outcomes of sends, in the PONG of the next PING

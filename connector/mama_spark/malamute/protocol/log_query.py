@@ -200,7 +200,6 @@ def parse_answer(packed: bytes) -> LogQueryAnswer | None:
 
 
 def numbers(*values: int) -> bytes:
-    """Encode number-8s."""
     return b"".join(value.to_bytes(8, "big") for value in values)
 
 

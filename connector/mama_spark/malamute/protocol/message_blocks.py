@@ -23,20 +23,13 @@ _SEND = wire.SIGNATURE + bytes([wire.StreamSend.id])
 
 
 def pack(count: int, lengths: bytes, commands: bytes, contents: bytes) -> list[bytes]:
-    """Encode a block as frames.
-
-    :param count: number of messages, from 1 to :data:`MOST`
-    :param lengths: lengths of the command frames, then of the contents, as number-4
-    """
+    """Encode a block of 1 to :data:`MOST` messages; ``lengths``: of command frames, then of contents, as number-4."""
     return wire.encode(wire.StreamSend(b"", (lengths, commands, contents), write(Extension(block=count))))
 
 
 class MessageBlock(NamedTuple):
-    """Messages with one content frame each, as columns.
-
-    :ivar ids: empty for a message without id; None = no message has one
-    :ivar extensions: None = the messages have no extension fields but ids
-    """
+    """Messages with one content frame each, as columns. ``ids``: empty for a message without id; None = no message has
+    one. ``extensions``: None = the messages have no extension fields but ids."""
 
     subjects: list[bytes]
     contents: list[bytes]

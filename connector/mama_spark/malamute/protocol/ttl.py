@@ -38,11 +38,8 @@ _MOST_SEQUENCE = 10**19 - 1
 
 
 class TtlRequest(NamedTuple):
-    """The time to live that the headers of a message ask for.
-
-    :ivar milliseconds: time to live, 0 = stop the timer; None = no such header
-    :ivar expected: sequence of the message that must run; None = any, or none
-    """
+    """The time to live that the headers of a message ask for: 0 = stop the timer, None = no such header; ``expected``:
+    sequence of the message that must run, None = any, or none."""
 
     milliseconds: int | None = None
     renews: bool = False

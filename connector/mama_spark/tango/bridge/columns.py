@@ -52,8 +52,6 @@ _NUMBERS: dict[pa.DataType, DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class ValueForm:
-    """Tango type and format of a column of values."""
-
     data_type: DataType
     format: Format
 

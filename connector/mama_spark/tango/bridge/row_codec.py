@@ -55,12 +55,9 @@ Bad = dict[int, PublishError]
 
 @dataclass(frozen=True, slots=True)
 class AttributeTopics:
-    """Topics of the values of one attribute.
-
-    :ivar record: topic of its records in the log; device and attribute if these are invalid
-    :ivar error: why they are invalid; None: they are not, and the others are there
-    :ivar name: name of the attribute as in the row
-    """
+    """Topics of the values of one attribute, whose ``name`` is as in the row. ``record``: topic of its records in the
+    log; device and attribute if these are invalid. ``error``: why they are; None: they are not, and the others are
+    there."""
 
     record: str
     error: PublishError | None = None
@@ -167,12 +164,8 @@ def attribute_topics_of(source: str, prefix: str, device: str, attribute: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Columns of a batch of n rows.
-
-    :ivar codes: index of each row into ``attribute_topics``, shape (n,)
-    :ivar times: nanoseconds since the epoch, shape (n,); 0: none
-    :ivar datas: the fourth frames; empty until they are encoded
-    """
+    """Columns of n rows, shape (n,): ``codes``, indices into ``attribute_topics``; ``times``, nanoseconds since the
+    epoch, 0: none; ``datas``, the fourth frames, empty until they are encoded."""
 
     codes: Int64s
     attribute_topics: list[AttributeTopics]
@@ -240,7 +233,6 @@ def _have_values(values: pa.Array, qualities: npt.NDArray[np.uint32], bad: Bad) 
 
 
 def _write_numbers(batch: _Batch, values: pa.Array, rows: Int64s) -> None:
-    """Encode one number a row, in groups of attribute names of the same length."""
     lengths = np.array([len(p.name) for p in batch.attribute_topics], np.int64)
     found = numbers(values.take(pa.array(rows)))
     of_row = lengths[batch.codes[rows]]

@@ -92,11 +92,7 @@ class DeviceProxy:
         *,
         timeout: float | None = None,
     ) -> T:
-        """Call a CORBA operation.
-
-        :param body: encodes the arguments; None: there are none
-        :param read: decodes the result
-        """
+        """Call a CORBA operation; ``body`` encodes its arguments (None: it has none), ``read`` decodes its result."""
         for _ in range(_MAX_FORWARDS):
             reply, reader = self.connection.call(self.key, operation, body, timeout=timeout)
             try:
@@ -125,11 +121,8 @@ class DeviceProxy:
         source: DevSource = DevSource.DEV,
         timeout: float | None = None,
     ) -> Any:
-        """Execute a command; returns its result, None if it has no result.
-
-        :param argin: argument; None: the command has none
-        :param type: type of the argument; None: ``argin`` is None, a ``str``, or a list of ``str``
-        """
+        """Execute a command; returns its result, None if it has none. ``argin`` None: it has no argument; ``type``
+        None: ``argin`` is None, a ``str``, or a list of ``str``."""
         code = type or (VOID if argin is None else STRING if isinstance(argin, str) else STRINGS)
         call = CommandCall(name, code, argin, source, self.client)
 
@@ -139,11 +132,8 @@ class DeviceProxy:
         return self.call(Operation.COMMAND_4, body, lambda reader: read_any(reader)[1], timeout=timeout)
 
     def read(self, names: Sequence[str], idl: int = 5) -> list[AttributeValue]:
-        """Read attributes; returns one value for each name. The value of an attribute that could not be read has
-        ``errors``.
-
-        :param idl: IDL version of the device
-        """
+        """Read attributes of a device of this IDL version; returns one value for each name, with ``errors`` for one
+        that could not be read."""
         operation, call = reading(idl), ReadCall(tuple(names), client=self.client)
 
         def body(writer: CdrWriter) -> None:

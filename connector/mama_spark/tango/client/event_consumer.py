@@ -101,11 +101,8 @@ class EventConsumer:
         self._call_pool, self.is_open = None, False
 
     def add(self, subscriptions: Sequence[Subscription], *, read: bool, raises_errors: bool) -> None:
-        """Start to negotiate subscriptions.
-
-        :param read: read the value of each attribute and deliver it before events
-        :param raises_errors: the caller raises errors of the first negotiation, so they are not delivered as events
-        """
+        """Start to negotiate subscriptions; ``read``: deliver the value of each attribute before events;
+        ``raises_errors``: the caller raises errors of the first negotiation, so they are not delivered as events."""
         requests = [
             SubscriptionRequest(str(s.device), s.device.device, s.attribute, s.event, read) for s in subscriptions
         ]

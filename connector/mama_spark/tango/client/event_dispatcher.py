@@ -92,10 +92,7 @@ class EventDispatcher:
 
     def dispatch(self, messages: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
         """Return one subscription event for each message and subscription, in order; GAP and RESTART precede their
-        event.
-
-        :param received: time of arrival, nanoseconds since the epoch
-        """
+        event. ``received``: time of arrival, nanoseconds since the epoch."""
         dispatched: list[SubscriptionEvent] = []
         routes, track, counts, event = self._routes, self.sequences.track, self.counts, SubscriptionEventKind.EVENT
         events = 0
@@ -126,10 +123,8 @@ class EventDispatcher:
         return dispatched
 
     def check_counters(self, sent: Mapping[bytes, int], received: int) -> list[SubscriptionEvent]:
-        """Return GAP for events that were lost after the newest one, and CHECK for topics without an event so far.
-
-        :param sent: topic -> counter of the newest event that its server has sent
-        """
+        """Return GAP for events that were lost after the newest one that its server has ``sent`` (topic -> counter),
+        and CHECK for topics without an event so far."""
         events: list[SubscriptionEvent] = []
         for topic, counter in sent.items():
             route = self._routes.get(topic)
@@ -146,10 +141,7 @@ class EventDispatcher:
         return events
 
     def check_values(self, values: Iterable[Sequence[bytes]], received: int) -> list[SubscriptionEvent]:
-        """Return CHECK for values that differ from what was received.
-
-        :param values: frames of values that were read now, with the counter 0
-        """
+        """Return CHECK for values read now (frames with the counter 0) that differ from what was received."""
         return [
             SubscriptionEvent(target, SubscriptionEventKind.CHECK, received, frames)
             for frames in values

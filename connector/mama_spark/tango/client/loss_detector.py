@@ -44,12 +44,9 @@ class LossDetector:
             known.pop(topic, None)
 
     def check_counter(self, topic: bytes, counter: int) -> SequenceGap | int | None:
-        """Compare what a server has sent with what was received.
-
-        :param counter: counter of the newest event that the server has sent
-        :returns: the events that are certain to be lost now; where nothing was received yet, the counter that was sent
-            before the first check
-        """
+        """Compare the counter of the newest event that a server has sent with what was received. Returns the events
+        that are certain to be lost now; where nothing was received yet, the counter that was sent before the first
+        check."""
         newest = self._sequences.newest(topic)
         before, self._sent[topic] = self._sent.get(topic), (counter, newest)
         if before is None or before[1] is not newest:

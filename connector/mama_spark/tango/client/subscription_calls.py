@@ -53,11 +53,8 @@ class SubscriptionCalls:
     def negotiate(
         self, name: DeviceName, requests: Sequence[tuple[str, EventType]]
     ) -> list[NegotiatedChannel | MamaError]:
-        """Negotiate subscriptions to one device (TG-26 to TG-28).
-
-        :param requests: attribute and event type of each subscription
-        :returns: a result or an error for each request, in order
-        """
+        """Negotiate subscriptions to attributes and event types of one device (TG-26 to TG-28); returns a result or an
+        error for each, in order."""
         try:
             admin_name, admin = self._connections.admin(name)
         except MamaError as error:

@@ -107,12 +107,8 @@ class SubscriptionEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Subscription events in order, and their decoded frames as columns.
-
-    :ivar rows: shape (n,): indices of the events that have frames, ascending; row ``i`` of ``columns`` is
-        ``events[rows[i]]``
-    :ivar columns: the n decoded events
-    """
+    """Subscription events in order, and their n decoded frames as ``columns``: row ``i`` is of ``events[rows[i]]``;
+    ``rows`` are ascending."""
 
     events: list[SubscriptionEvent]
     rows: npt.NDArray[np.int64]

@@ -36,10 +36,8 @@ from .subscription_states import (
 
 
 class SubscriptionMachine:
-    """State machine of all subscriptions of one subscriber.
-
-    Methods that change the state return the actions to execute, in order. Reports about a cancelled subscription are
-    ignored. ``now`` and deadlines are seconds of a monotonic clock.
+    """The machine; see the module. Methods that change the state return the actions to execute, in order. Reports about
+    a cancelled subscription are ignored. ``now`` and deadlines are seconds of a monotonic clock.
 
     :param timeouts: periods; None: those of cppTango
     :param seed: number from 0 to 1, of the jitter of retries; None: random
@@ -165,11 +163,8 @@ class SubscriptionMachine:
     def on_confirmed(
         self, now: float, channel: str, refused: Mapping[int, tuple[DevError, ...]] | None = None
     ) -> list[Action]:
-        """The server answered a confirmation.
-
-        :param refused: ids that the server refused, with its error stacks; these errors are reported, and all ids are
-            confirmed again at the next check
-        """
+        """The server answered a confirmation. Ids that it ``refused`` are reported with its error stacks, and all ids
+        are confirmed again at the next check."""
         found = self._channels.get(channel_key(channel))
         if found is None:
             return []
@@ -233,7 +228,6 @@ class SubscriptionMachine:
             yield from _negotiate(connected)
 
     def _stale_channel(self, subscription: Member) -> Channel | None:
-        """Channel of a subscription whose heartbeats are missing; None: it has no such channel."""
         negotiated = subscription.negotiated
         channel = None if negotiated is None else self._channels.get(channel_key(negotiated.channel))
         return channel if channel is not None and channel.stale else None

@@ -17,10 +17,8 @@ _ATTEMPT_TIMEOUT = 120.0  #: seconds after which an attempt to reach a server co
 
 
 class SubscriptionRetries:
-    """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each.
-
-    :param seed: number from 0 to 1, of the jitter; None: random
-    """
+    """Subscriptions that are POSTPONED or HEARTBEAT_LOST, with the time of the next attempt of each. ``seed`` of the
+    jitter: number from 0 to 1; None: random."""
 
     def __init__(self, timeouts: Timeouts, seed: float | None) -> None:
         self._timeouts = timeouts

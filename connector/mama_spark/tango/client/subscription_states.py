@@ -185,11 +185,7 @@ class ReportError:
 
 @dataclass(frozen=True, slots=True)
 class ReportAvailability:
-    """Deliver ONLINE or OFFLINE for this subscription.
-
-    :ivar errors: why it is OFFLINE, the cause first
-    :ivar again: OFFLINE was reported before, with another cause
-    """
+    """Deliver ONLINE, or OFFLINE with its ``errors``, the cause first; ``again``: after OFFLINE with another cause."""
 
     id: int
     online: bool
@@ -199,11 +195,8 @@ class ReportAvailability:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSubscription:
-    """Confirm these subscriptions of one channel (TG-37); report the result by :meth:`SubscriptionMachine.on_confirmed`
-    or :meth:`SubscriptionMachine.on_confirmation_failed`.
-
-    :ivar confirmations: one for each of ``ids``
-    """
+    """Confirm these subscriptions of one channel (TG-37), with one of ``confirmations`` for each of ``ids``; report by
+    :meth:`SubscriptionMachine.on_confirmed` or :meth:`SubscriptionMachine.on_confirmation_failed`."""
 
     channel: str
     ids: tuple[int, ...]

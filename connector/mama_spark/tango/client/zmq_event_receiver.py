@@ -40,11 +40,7 @@ class EventSink(Protocol):
 
 class ZmqEventReceiver:
     """The SUB sockets of one subscriber. :meth:`start` opens them and starts a thread, which executes commands in
-    order.
-
-    :param hwm: high-water mark of the SUB sockets (TG-44). ZeroMQ drops further messages silently; the counters of
-        events show the loss
-    """
+    order. Above the high-water mark ``hwm`` (TG-44) ZeroMQ drops messages silently; the counters of events show it."""
 
     def __init__(self, sink: EventSink, *, hwm: int) -> None:
         self._sink, self.hwm = sink, hwm

@@ -222,13 +222,8 @@ class CdrReader:
 
 
 class CdrWriter:
-    """Encoder of consecutive values; the inverse of :class:`CdrReader`.
-
-    Every method raises :class:`CdrError` for a value that does not fit its type.
-
-    :param head: bytes before the first value
-    :param base: offset from which alignment counts
-    """
+    """Encoder of consecutive values behind ``head``; the inverse of :class:`CdrReader`. Alignment counts from ``base``.
+    Every method raises :class:`CdrError` for a value that does not fit its type."""
 
     __slots__ = ("_base", "_data", "little")
 

@@ -281,9 +281,7 @@ MAX_PARTS = 64  #: incomplete messages of one connection at a time
 
 class MessageAssembler:
     """Assembler of the messages of one connection; after a CdrError, close it: the rest of the stream cannot be read.
-
-    :param limit: largest size of the body of a message, and of all incomplete messages together, in bytes
-    """
+    ``limit``: bytes of the body of a message, and of all incomplete messages together."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit

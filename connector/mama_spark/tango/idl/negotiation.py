@@ -128,10 +128,8 @@ class SubscriptionInfo:
         return cls(release, idl, hwm, rate, ivl, zmq, pairs, topic, channel)
 
     def completed(self, tango_host: str, dbase: bool, subscriber: SubscriberInfo, admin: str) -> SubscriptionInfo:
-        """Add topic and channel, which clients of servers before 9.3 construct themselves.
-
-        :param tango_host: host in topics: ``host:port`` of the database; without a database, of the server
-        """
+        """Add topic and channel, which clients of servers before 9.3 construct themselves; ``tango_host`` is that of
+        topics: ``host:port`` of the database, or without one of the server."""
         if self.topic is not None:
             return self
         idl = min(subscriber.idl, self.device_idl)

@@ -149,11 +149,8 @@ class RecordHeads:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """``n`` decoded records, as arrays of shape (n,). In rows listed in ``bad``, numbers are 0 and frames are empty.
-
-    :ivar frames: copies, not views of the payloads
-    :ivar bad: row -> error of a payload that is no record
-    """
+    """``n`` decoded records, as arrays of shape (n,). In rows listed in ``bad`` (row -> error), numbers are 0 and
+    frames are empty; other ``frames`` are copies, not views of the payloads."""
 
     kind: npt.NDArray[np.uint8]
     cause: npt.NDArray[np.uint8]
@@ -243,11 +240,8 @@ def _check(
 
 
 class RecordTopic(NamedTuple):
-    """The parsed topic of a record.
-
-    :ivar tango_host: ``host:port`` of the database; of the server if it has none
-    :ivar event: event name as in Tango topics, without ``idl5_``; or ``heartbeat``, ``gap``, ``restart``
-    """
+    """The parsed topic of a record. ``tango_host``: ``host:port`` of the database, or without one of the server;
+    ``event``: name as in Tango topics, without ``idl5_``; or ``heartbeat``, ``gap``, ``restart``."""
 
     prefix: str
     tango_host: str

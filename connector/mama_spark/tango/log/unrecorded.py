@@ -33,11 +33,8 @@ class _Series:
 
 
 class ErrorSeries:
-    """Series of errors by Tango topic. Its methods add the summaries that are due.
-
-    :param period_ns: between two summaries of a series that goes on; 0: every error is a record
-    :param name: topic in the log of the records of a Tango topic
-    """
+    """Series of errors by Tango topic, whose records have the topic ``name`` gives. Methods add the summaries that are
+    due, ``period_ns`` after the last one of a series that goes on; 0: every error is a record."""
 
     def __init__(self, period_ns: int, name: Callable[[bytes], str]) -> None:
         self._period_ns, self._name = period_ns, name

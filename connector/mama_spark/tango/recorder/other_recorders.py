@@ -56,7 +56,6 @@ def conflict(settings: TangoRecorderSettings, topic: str, states: Mapping[str, W
 
 
 def _recorded_by(state: WriterState) -> set[str]:
-    """Names and patterns of the devices of a recorder."""
     return {str(name) for _, name, *_ in state.state["devices"]} | set(
         state.state.get("recorder", {}).get("devices", ())
     )

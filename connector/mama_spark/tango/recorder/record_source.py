@@ -170,11 +170,8 @@ _INTERFACE_TOPIC = f".{EventType.INTERFACE_CHANGE.wire_name}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TangoRecorderCounts(RecorderCounts):
-    """Counts of a recorder of Tango events.
-
-    :ivar not_accepted: subscriptions that their servers refused
-    :ivar dropped: events that the full queue dropped
-    """
+    """Counts of a recorder: ``not_accepted`` subscriptions, which their servers refused; events ``dropped`` by the full
+    queue."""
 
     METRICS: ClassVar = {
         "subscriptions": ("subscriptions", "subscriptions that were made"),
@@ -197,10 +194,7 @@ class TangoRecorderCounts(RecorderCounts):
 
 
 class TangoRecordSource:
-    """See :class:`~mama_spark.recording.recorder.RecordSource`.
-
-    :ivar started: time of its creation, nanoseconds since the epoch
-    """
+    """See :class:`~mama_spark.recording.recorder.RecordSource`; ``started``: nanoseconds since the epoch."""
 
     settings_class: ClassVar[type[RecorderSettings]] = TangoRecorderSettings
 

@@ -48,10 +48,8 @@ _ALARMS = frozenset((Quality.ALARM, Quality.WARNING))
 
 
 class ChangeFilter:
-    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock.
-
-    :ivar due: end of the period; None: there is no period, or no value was sent yet
-    """
+    """Filter of the change or archive events of one attribute. Times are seconds of a monotonic clock; ``due``: end of
+    the period, None: there is no period, or no value was sent yet."""
 
     __slots__ = ("_attribute", "_last", "_limits", "criteria", "due")
 

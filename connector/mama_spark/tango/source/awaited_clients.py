@@ -18,12 +18,8 @@ Place = tuple[str, str, EventType]  #: device, name of the attribute in topics, 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedSubscription:
-    """A subscription to one attribute and event type.
-
-    :ivar connections: number of connections that had subscribed to its topic
-    :ivar clients: identities of the clients that had negotiated it; more than there were connections, if some have
-        left. Empty: unknown
-    """
+    """A subscription to one attribute and event type: ``connections`` that had subscribed to its topic, and identities
+    of the ``clients`` that had negotiated it; more than connections if some have left, empty: unknown."""
 
     connections: int
     clients: frozenset[str] = frozenset()

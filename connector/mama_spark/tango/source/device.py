@@ -66,7 +66,6 @@ class Criteria:
 
     @property
     def empty(self) -> bool:
-        """Whether there is neither a threshold nor a period."""
         return self.abs_change is None and self.rel_change is None and self.period is None
 
 

@@ -208,11 +208,7 @@ class DeviceServant:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call.
-
-    :ivar now: seconds of a monotonic clock
-    :ivar device: None for the admin device
-    """
+    """One call, ``now`` in seconds of a monotonic clock; ``device`` is None for the admin device."""
 
     name: str
     operation: str

@@ -27,11 +27,8 @@ _END = 2**62
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """Settings of one client; times in seconds.
-
-    :param outage_timeout: seconds of an outage after which a call fails
-    :param name: bridges of one process with the same name, broker and codec share their renewals
-    """
+    """Settings of one client; times in seconds. ``outage_timeout``: of an outage after which a call fails. Bridges of
+    one process with the same ``name``, broker and codec share their renewals."""
 
     connection: ConnectionSettings = field(default_factory=ConnectionSettings)
     codec: DiscoveryCodec = field(default_factory=DiscoveryCodec)
@@ -41,12 +38,8 @@ class DiscoverySettings:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """One page of stored messages.
-
-    :ivar identity: identity of the stream; another when it was deleted and created again
-    :ivar reached: everything up to this sequence was examined
-    :ivar last: sequence of the newest message
-    """
+    """One page of stored messages: everything up to sequence ``reached`` was examined, ``last`` is that of the newest.
+    ``identity`` is that of the stream: another when it was deleted and created again."""
 
     identity: str
     reached: int

@@ -93,11 +93,8 @@ def id_of(subject: str, before: int, *parts: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryCodec:
-    """Encodes and decodes the messages below one discovery topic, with which the subjects begin.
-
-    :param events: the broker's own stream
-    :param sources: origin of the records of an image
-    """
+    """Encodes and decodes the messages below one discovery topic, with which the subjects begin. ``events`` is the
+    broker's own stream, ``sources`` the origin of the records of an image."""
 
     topic: str = TransportOptions.discovery_topic
     events: str = EVENTS

@@ -40,11 +40,9 @@ class SocketCounters:
 
 
 class ClientRouter:
-    """The socket, and the clients that it blocks.
-
-    :ivar blocked: clients whose socket accepts no more, or for whom there is more than a turn; the next one first
-    :ivar input_pending: there may be more to read, although the socket's descriptor does not signal it
-    """
+    """The socket, and the clients that are ``blocked``: it accepts no more for them, or there is more than a turn; the
+    next one first. ``input_pending``: there may be more to read, although the socket's descriptor does not signal
+    it."""
 
     def __init__(
         self,

@@ -106,11 +106,8 @@ TRIM_DELAY = 1.0
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """A stream and its engine, which has started or is starting.
-
-    :ivar start_by: time at which the engine is given up; None = it has started
-    :ivar pending: commands that wait for its start
-    """
+    """A stream and its engine, which is given up if it has not started at ``start_by`` (None = it has started);
+    ``pending`` commands wait for that."""
 
     handle: EngineHandle
     backlog: EngineBacklog
@@ -119,11 +116,8 @@ class OpenStream:
 
 
 class StreamEngines:
-    """The engines of all streams of a broker.
-
-    :param now: a monotonic clock
-    :ivar reports: reports of all engines; its socket is readable when there is one
-    """
+    """The engines of all streams of a broker, by the monotonic clock ``now``; the socket of ``reports`` is readable
+    when an engine has one."""
 
     def __init__(
         self,

@@ -44,11 +44,8 @@ MAX_PENDING_EVENTS = 10_000
 
 
 class BrokerLoop:
-    """The loop of one broker.
-
-    :param control: inproc endpoint for the frames ``stop`` and ``inspect``
-    :ivar inspections: functions that read the state of the loop in its thread, with futures for their results
-    """
+    """The loop of one broker. ``control``: inproc endpoint for the frames ``stop`` and ``inspect``; ``inspections``:
+    functions that read its state in its thread, with futures for their results."""
 
     def __init__(
         self,

@@ -105,12 +105,9 @@ EngineCommand = AnsweredCommand | AcceptMessage | AcceptBlock | GiveCredit | Rec
 
 @dataclass(frozen=True, slots=True)
 class CommandDone:
-    """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC.
-
-    :ivar error: why it refused the pattern
-    :ivar runs: the outcomes requested by SYNC
-    :ivar position: sequence after which a subscription without ``after`` begins; ignored when reports are compared
-    """
+    """The engine has done one TRAFFIC, COMPILE, CANCEL or SYNC, or refused the pattern (``error``). ``runs``: the
+    outcomes requested by SYNC; ``position``: sequence after which a subscription without ``after`` begins; ignored when
+    reports are compared."""
 
     error: str | None = None
     runs: tuple[AckRun, ...] = ()

@@ -32,12 +32,9 @@ class _DeliveredRange:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SubscriptionCursor:
-    """The position of one subscribed client in the stream.
-
-    :ivar origin: number stored with the messages that the client sends
-    :ivar address: under which it last sent one here; empty = it has not
-    :ivar position: last sequence delivered; not used while live
-    """
+    """The position of one subscribed client in the stream: the last sequence delivered; not used while live. ``origin``
+    is stored with the messages that the client sends; ``address``: under which it last sent one here, empty = it has
+    not."""
 
     client: Hashable
     origin: int

@@ -24,10 +24,8 @@ from .streams import AwaitedAnswer, Streams
 
 
 class ClientDeliveries:
-    """Subscribes clients to streams, and delivers messages to them within their credit.
-
-    :ivar rotating: clients with a stream that waits for shares of others; some may need no rotation any more
-    """
+    """Subscribes clients to streams, and delivers messages to them within their credit. ``rotating`` clients have a
+    stream that waits for shares of others; some may need no rotation any more."""
 
     def __init__(self, clients: Connections, streams: Streams) -> None:
         self.rotating: dict[ClientSession, None] = {}

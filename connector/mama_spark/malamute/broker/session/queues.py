@@ -109,12 +109,8 @@ class ByteQueue(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class MailboxMessage:
-    """An undelivered MAILBOX SEND or SERVICE SEND.
-
-    :ivar sender: the client that sent it; it may have left
-    :ivar source: address of the sender, empty for an anonymous client
-    :ivar deadline: deadline on the caller's clock; 0 = none
-    """
+    """An undelivered MAILBOX SEND or SERVICE SEND. Its ``sender`` may have left; ``source`` is its address, empty for
+    an anonymous client. ``deadline``: on the caller's clock, 0 = none."""
 
     service: bool
     sender: Hashable

@@ -68,12 +68,8 @@ class Stream:
 
 
 class Streams(dict[bytes, Stream]):
-    """The streams by name.
-
-    :ivar opening: streams whose engine has not started -> time of the first command
-    :ivar full: streams whose backlog is full; set by the caller
-    :ivar commands: commands for the engines, in order, by stream
-    """
+    """The streams by name. ``opening``: those whose engine has not started -> time of the first command; ``full``:
+    those whose backlog is full, set by the caller; ``commands``: for the engines, in order, by stream."""
 
     def __init__(self, clients: Connections, catalog: StreamCatalog) -> None:
         super().__init__()

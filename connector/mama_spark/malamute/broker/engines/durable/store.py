@@ -109,10 +109,9 @@ def make_folder(path: Path) -> None:
 
 
 class MessageStore(StoreReader):
-    """The only writer of a store; creates it if missing. Any thread may use it, one at a time.
+    """The only writer of the store of ``stream``, whose name it contains; creates it if missing. Any thread may use it,
+    one at a time. ``synchronous``: ``normal`` or ``full``.
 
-    :param stream: name, which the store contains
-    :param synchronous: ``normal`` or ``full``
     :raises ConfigError: as :class:`StoreReader`; or another process writes it; or it is of another stream
     """
 

@@ -47,12 +47,8 @@ _VALUE = re.compile(rb"[!-~](?:[ -~]*[!-~])?")
 
 
 class Origin(NamedTuple):
-    """The publisher of a message.
-
-    :ivar engine: id of one run of one stream's engine
-    :ivar client: number of the client's cursor in this engine; 0 = the client was not subscribed
-    :ivar number: number of the message in this engine
-    """
+    """The publisher of a message: id of one run of one stream's ``engine``; number of the ``client``'s cursor in it, 0
+    = it was not subscribed; ``number`` of the message in it."""
 
     engine: str
     client: int

@@ -37,10 +37,7 @@ MAX_NAME = 255
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JetStreamSettings:
-    """Times in seconds, sizes in bytes; None = no limit.
-
-    :ivar credentials: this and the following to ``js_api_prefix``: as in the bridge ``nats``
-    """
+    """Seconds and bytes; None = no limit. ``credentials`` to ``js_api_prefix``: as in the bridge ``nats``."""
 
     servers: tuple[str, ...] = option(
         "URLs", nats_urls, (), _GROUP, "NATS servers, separated by commas.", shown="needed", secret=True
@@ -141,11 +138,9 @@ class JetStreamSettings:
         return TransportOptions(**self._connection)
 
     def publishing(self, name: str) -> SinkOptions:
-        """Options of what publishes to the log of this name."""
         return SinkOptions(**self._connection, stream=name, ack_mode="message", exactly_once=True)
 
     def log_settings(self, topic: str) -> LogSettings:
-        """Settings of the log that is made, which takes this topic."""
         return LogSettings(
             (topic,), self.max_age, self.max_bytes, self.max_messages, self.max_per_subject, self.dedup_window,
             self.replicas, self.storage,

@@ -192,7 +192,6 @@ class StoredLog:
         return decode_subject(topic[len(self.prefix) + 1 :].encode())
 
     def _range(self, after: int, up_to: int, most: int) -> tuple[int, int]:
-        """The part ``(after, up_to]`` of so many sequences that is read."""
         low = min(max(after, self.bounds()[0] - 1), max(after, up_to))
         return low, min(up_to, low + most)
 
