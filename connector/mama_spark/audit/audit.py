@@ -52,11 +52,8 @@ def stored_columns(
     ids: pa.Array,
     headers: pa.Array | None,
 ) -> pa.RecordBatch:
-    """Messages of one stream as rows of :data:`STORED`.
-
-    :param times: int64, or timestamps; µs
-    :param headers: without the ids; null, or None for all, where there are none
-    """
+    """Messages of one stream as rows of :data:`STORED`. ``times``: int64 µs, or timestamps; ``headers``: without the
+    ids; null, or None for all, where there are none."""
     n = len(sequences)
     packs = pa.array(np.zeros(n, np.bool_))
     if headers is not None:
@@ -152,11 +149,8 @@ def audit(
 
 
 def span_of(log: RecordLog, flights: Row, later: float = MARGIN) -> Span:
-    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and copies of them.
-
-    :param later: seconds after the last flight in which a copy may have been stored: a server that stood still stores
-        what it has when it goes on
-    """
+    """The range of a stream with these flights (a row of :func:`~.comparison.spans_question`) and copies of them, which
+    may have been stored ``later`` seconds after: a server that stood still stores what it has when it goes on."""
     bounds, first, last = log.bounds(), flights["first"], flights["last"]
     ends = first - timedelta(seconds=MARGIN), last + timedelta(seconds=later)
     low, high = (log.sequence_at(_micros(at)) for at in ends)

@@ -79,11 +79,8 @@ Part = tuple[int, int] | str
 
 
 class Comparison:
-    """The questions about some flights, each about a part of them: a small one needs little memory.
-
-    :param spans: time spans by stream
-    :param foreign: whether whatever is not in the log is a finding
-    """
+    """The questions about some flights, each about a part of them: a small one needs little memory. ``spans``: time
+    spans by stream; ``foreign``: whatever is not in the log is a finding."""
 
     def __init__(
         self, selection: FlightSelection, bridge: str, spans: Mapping[str, Span], *, foreign: bool = False
@@ -233,10 +230,7 @@ judged AS (
   ON f.stream = a.stream AND f.topic = a.topic AND f.size = a.size){_answer("judged", "verdict", False)}"""
 
     def copies(self, digits: str) -> str:
-        """SQL: stored messages with the id of an earlier message.
-
-        :param digits: digits with which the MD5 of the id may begin
-        """
+        """SQL: stored messages with the id of an earlier message; the MD5 of the id begins with one of ``digits``."""
         more = f" AND substr(md5(id), 1, 1) IN ({', '.join(map(sql_text, digits))})"
         return f"""WITH twice AS (
   SELECT stream, id, min(sequence) AS first_one, min(CASE WHEN fits THEN 1 ELSE 0 END) AS fit
@@ -264,10 +258,7 @@ def _in(part: Part) -> str:
 
 
 def _answer(table: str, verdict: str, unjudged: bool = True) -> str:
-    """SQL: number of messages by write and verdict; findings with sequence, id and topic.
-
-    :param unjudged: count messages without a verdict, too
-    """
+    """SQL: messages by write and verdict (``unjudged``: also without one); findings with sequence, id, topic."""
     write, matched = "query_id, run_id, batch_id, stream", ", ".join(map(sql_text, MATCHES))
     own = [
         f"CASE WHEN {verdict} IS NULL OR {verdict} IN ({matched}) THEN NULL ELSE {name} END"
@@ -286,11 +277,7 @@ def _moment(at: datetime | None) -> str:
 def compare(
     found: Audit, compared: Comparison, ask: Callable[[str], Iterable[Row]], size: int, *, unnumbered: bool
 ) -> None:
-    """Ask all questions, and note the answers.
-
-    :param size: sequences that are compared at a time
-    :param unnumbered: the log has flights without a sequence
-    """
+    """Note the answers to all questions, of ``size`` sequences at a time; ``unnumbered``: some flights have none."""
     parts = compared.parts(size)
     for part in parts:
         if found.add(ask(compared.matches(part))):

@@ -20,22 +20,14 @@ O = TypeVar("O", bound=Options)  # noqa: E741 - as everywhere, options are o
 
 
 def add_transport(parser: argparse.ArgumentParser, formats: str, more: str = "", *, positional: bool = True) -> None:
-    """``URL``, ``--url`` and ``--option``.
-
-    :param formats: formats to which these options belong
-    :param more: about them
-    :param positional: see :func:`add_url`
-    """
+    """``URL`` and ``--url`` (:func:`add_url`), and ``--option`` of these ``formats``; ``more``: about them."""
     add_url(parser, f"servers; the scheme picks the bridge ({DEFAULT_SERVER})", positional=positional)
     add_option(parser, f"any option of {formats} in docs/reference/options.md, such as credentials=...{more}")
 
 
 def add_url(parser: argparse.ArgumentParser, text: str, *, positional: bool = True) -> None:
     """``URL`` and ``--url``: the one way to name the server that a command is about, or reads from; one that it writes
-    to is ``--to``.
-
-    :param positional: False: other arguments of the command have no name, and the server has one
-    """
+    to is ``--to``. ``positional=False``: other arguments of the command have no name, and the server has one."""
     if positional:
         parser.add_argument("positional_url", nargs="?", metavar="URL", help="as --url")
     parser.add_argument("--url", metavar="URL", help=text)
@@ -52,7 +44,6 @@ def add_storage(parser: argparse.ArgumentParser, of: str = "delta-rs") -> None:
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
-    """``--metrics``."""
     parser.add_argument(
         "--metrics", metavar="HOST:PORT", help="serve Prometheus text at /metrics there (extra prometheus)"
     )

@@ -44,7 +44,6 @@ class DiscoveryFollower:
         """A follower with these options, connected to the middleware.
 
         :param given: options as of ``mamadiscovery``
-        :param use: the command's
         :raises ConfigError: one is wrong
         :raises StatusError: NOT_IMPLEMENTED: the transport does not support discovery
         :raises Unavailable: the middleware cannot be reached
@@ -58,7 +57,6 @@ class DiscoveryFollower:
         return cls(DiscoveryRowReader.of(o, full.fields), bridge)
 
     def create_streams(self) -> None:
-        """See :class:`~mama_spark.contracts.bridge.DiscoveryBridge`."""
         self.bridge.call(lambda bridge: bridge.create_streams())
 
     def image(self) -> list[DiscoveryRow]:

@@ -55,10 +55,8 @@ def formatter_class() -> type[argparse.HelpFormatter]:
 
 
 class HelpParser(argparse.ArgumentParser):
-    """A parser that shows no secrets in errors, names the nearest word for a wrong one, and has subcommands in groups.
-
-    :ivar groups: title of a group -> its subcommands
-    """
+    """A parser that shows no secrets in errors, names the nearest word for a wrong one, and has subcommands in
+    ``groups``, by title."""
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **{"formatter_class": formatter_class(), **more})  # type: ignore[arg-type]

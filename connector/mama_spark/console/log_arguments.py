@@ -18,7 +18,6 @@ LOG = "the log: nats://host:4222/STREAM, mlp://host/stream"
 
 
 def add_begin(parser: argparse.ArgumentParser, text: str) -> None:
-    """``--begin``."""
     parser.add_argument("--begin", type=_begin, default="saved", metavar="WHERE", help=text)
 
 

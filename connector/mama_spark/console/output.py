@@ -57,7 +57,6 @@ def print_tables(plain: str, tables: Sequence[Table], head: str = "") -> None:
 
 
 def table_of(title: str, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
-    """These columns of the rows, for :func:`print_tables`."""
     return title, names, [[row[name] for name in names] for row in rows]
 
 

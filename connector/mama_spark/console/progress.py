@@ -46,14 +46,10 @@ class Progress:
         self._thread.join()
 
     def add(self, n: int = 1) -> None:
-        """``n`` more are done."""
         self._done += n
 
     def show(self, done: int, note: str = "") -> None:
-        """Set the number of finished units; while it is 0, the rate is not measured.
-
-        :param note: text behind the numbers, for example what it waits for
-        """
+        """Set the number of finished units, and the text behind; while ``done`` is 0, no rate is measured."""
         if not done:
             self._began = time.monotonic()  # the rate is of the work, and not of its preparation
         self._done, self._note = done, note
@@ -125,10 +121,7 @@ def _time(seconds: float) -> str:
 
 
 def _bar(stream: TextIO, note: Callable[[], str]) -> Any:
-    """A progress bar of Rich with a line of text below.
-
-    :param note: text of the line below the bar; none while it is empty
-    """
+    """A progress bar of Rich with the text of ``note`` on a line below, unless it is empty."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as RichProgress
     from rich.table import Column

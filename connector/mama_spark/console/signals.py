@@ -12,10 +12,7 @@ from .exit_codes import FINE, INTERRUPTED
 
 
 class StopEvent(threading.Event):
-    """Set by a signal.
-
-    :ivar exit_code: exit code of the command that the signal ended in order
-    """
+    """Set by a signal; ``exit_code``: of the command that the signal ended in order."""
 
     exit_code = FINE
 

@@ -196,11 +196,8 @@ _lock = threading.Lock()
 
 
 def lease_keeper(place: Hashable, make: Callable[[], LeaseStore]) -> LeaseKeeper:
-    """The keeper of this process for the sources that are announced at one place.
-
-    :param place: names the store in this process
-    :param make: makes the store, called once a place
-    """
+    """The keeper of this process for sources announced at one place. ``place`` names the store in this process;
+    ``make`` makes it, called once a place."""
     with _lock:
         if place not in _keepers:
             _keepers[place] = LeaseKeeper(make())

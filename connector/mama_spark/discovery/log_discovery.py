@@ -41,10 +41,7 @@ class SavedImage:
 
 @dataclass(frozen=True, slots=True)
 class LogOffset:
-    """Position of a reader in a saved image and in the log of discovery.
-
-    :ivar delivered: events of the image before this offset; after all of them comes the log
-    """
+    """Position of a reader in a saved image, of which it has read ``delivered`` events, and in the log that follows."""
 
     log: str
     next: int
@@ -128,18 +125,14 @@ class LogDiscovery(ABC):
     identity: ClassVar[str] = "log"
     recreated: ClassVar[str] = "the stream was deleted and made again, or lost its end"
 
-    # --- what a middleware gives ---
-
     @property
     @abstractmethod
     def _log_name(self) -> str: ...
 
     @abstractmethod
     def _bounds(self, read: LogOffset | None = None) -> Bounds:
-        """The bounds of the log now.
-
-        :param read: position of a reader; see :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`
-        """
+        """The bounds of the log now; ``read``: position of a reader, see
+        :meth:`~mama_spark.contracts.record_log.RecordLog.bounds_with`."""
 
     @abstractmethod
     def _now(self) -> int:
@@ -159,8 +152,6 @@ class LogDiscovery(ABC):
 
     def _saved(self, image: SavedImage) -> list[bytes]:
         raise NotImplementedError
-
-    # --- reading ---
 
     def image(self) -> list[DiscoveryEvent]:
         return self._present().events

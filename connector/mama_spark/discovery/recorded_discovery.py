@@ -44,8 +44,6 @@ class RecordedDiscovery(LogDiscovery):
     def close(self) -> None:
         self._bridge.close()
 
-    # --- announcing: not supported ---
-
     def create_streams(self) -> None:
         """There are no streams to create."""
 
@@ -61,8 +59,6 @@ class RecordedDiscovery(LogDiscovery):
 
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self.announce(source, b"", 0.0)
-
-    # --- reading ---
 
     @cached_property
     def _log_name(self) -> str:
@@ -117,8 +113,6 @@ class RecordedDiscovery(LogDiscovery):
             yield gaps
         for records in log.read(first - 1, last, self.topics):
             yield list(self.events(self._log_name, records))
-
-    # --- what the records say ---
 
     @abstractmethod
     def events(self, origin: str, records: Records) -> Iterator[DiscoveryEvent]:

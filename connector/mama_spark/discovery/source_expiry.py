@@ -43,11 +43,8 @@ def expires_after(ttl: float, state: DiscoveryEventKind) -> float:
 
 
 def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> list[tuple[float, DiscoveryEventKind]]:
-    """Expiries ahead of a source that is not renewed, with their times.
-
-    :param renewed: time of the last renewal, on any clock
-    :param state: last reported state: None, SUSPECT or OFFLINE
-    """
+    """Expiries ahead of a source that is not renewed, with their times. ``renewed``: time of the last renewal, on any
+    clock; ``state``: last reported: None, SUSPECT or OFFLINE."""
     if state is DiscoveryEventKind.OFFLINE:
         return []
     offline = (renewed + offline_after(ttl), DiscoveryEventKind.OFFLINE)
@@ -57,20 +54,15 @@ def expiries(renewed: float, ttl: float, state: DiscoveryEventKind | None) -> li
 
 
 def state_by_marker(*, half: bool) -> DiscoveryEventKind:
-    """SUSPECT or OFFLINE: what one marker means that a middleware leaves in its log when a renewal expires.
-
-    :param half: the renewal was the one that lives half of the time to live, not all of it
-    """
+    """SUSPECT or OFFLINE: what a marker means that a middleware leaves in its log when a renewal expires; ``half``: of
+    the one that lives half of the time to live, not all of it."""
     return DiscoveryEventKind.SUSPECT if half else DiscoveryEventKind.OFFLINE
 
 
 def state_by_markers(record: int, suspect: int | None, offline: int | None) -> DiscoveryEventKind | None:
     """State of a source whose middleware leaves a marker in its log when a renewal expires; None: it is ONLINE.
-
-    :param record: sequence of the source's own record, which answers all markers before it
-    :param suspect: sequence of the marker of the renewal that lives half the time, if any
-    :param offline: sequence of the marker of the renewal that lives all of it, if any
-    """
+    Sequences: ``record`` of the source's own record, which answers all markers before it; ``suspect``, ``offline`` of
+    the markers of the renewals that live half the time, and all of it, if any."""
     if offline is not None and offline > record:
         return state_by_marker(half=False)
     if suspect is not None and suspect > record:

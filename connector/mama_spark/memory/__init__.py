@@ -1,7 +1,4 @@
-"""The in-memory middleware, for tests and for users without a broker. A URL is ``memory://name``.
-
-``broker`` has the broker, ``bridge`` connections to it, ``logs`` the record log, ``discovery`` a registry of sources.
-"""
+"""The in-memory middleware, for tests and for users without a broker. A URL is ``memory://name``."""
 
 from mama_spark.options import SinkOptions, TransportOptions
 

@@ -183,8 +183,6 @@ class MemoryDiscovery(LogDiscovery):
     def publish_events(self, source: SourceKey, events: Sequence[bytes], ids: Sequence[str]) -> None:
         self._require_open()._publish_events(source, events, ids)
 
-    # --- reading ---
-
     @property
     def _log_name(self) -> str:
         return self.registry.origin

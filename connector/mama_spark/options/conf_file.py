@@ -22,7 +22,6 @@ Table = dict[str, Any]  #: str, int, bool or list of str by name; in tables of f
 def load(path: str | Path, tables: Iterable[str] = ("mamapub", "input", "reader", "stream")) -> dict[str, Table]:
     """Read the file; every one of ``tables`` is in the result, empty where the file does not have it.
 
-    :param tables: tables that the file may have
     :raises ConfigError: names the file, the table and the key, with the nearest name for one that is not known
     """
     content = read_toml(path)

@@ -36,8 +36,6 @@ _MESSAGES, _DELIVERY, _FLIGHT_LOG = "Messages", "Delivery", "Flight log"
 class PublishingOptions(TransportOptions):
     """The options of a write; durations are seconds."""
 
-    # --- which topic and stream the rows go to, and how they are packed ---
-
     topic: str | None = option(
         "text", text, None, _MESSAGES, "One topic for all rows, instead of a column `topic`.", shown="column `topic`"
     )
@@ -105,8 +103,6 @@ class PublishingOptions(TransportOptions):
         "that of a column.",
     )  # fmt: skip
 
-    # --- readers and fields of OpenMAMA ---
-
     wait_for_subscribers: float = option(
         "duration", duration_or_none, 5.0, _MESSAGES,
         "Longest wait of a task for subscribers of its topics.",
@@ -130,8 +126,6 @@ class PublishingOptions(TransportOptions):
         "Number the messages of each topic (`MdSeqNum`, `MamaSenderId`); needs one partition (`coalesce(1)`).",
         scope=OPENMAMA,
     )  # fmt: skip
-
-    # --- how messages are acknowledged, and the ids by which a broker knows them again ---
 
     ack_mode: str = option(
         "`auto`, `message`, `batch`, `none`", one_of("auto", "message", "batch", "none"), "auto", _DELIVERY,
@@ -182,8 +176,6 @@ class PublishingOptions(TransportOptions):
         shown="`MAMA_BATCHES`", scope=STORED,
     )  # fmt: skip
 
-    # --- the window, time-outs, resends and order ---
-
     max_in_flight: int = option(
         "integer", integer(1, 1_000_000), 4096, _DELIVERY, "Most unacknowledged messages of a partition."
     )
@@ -228,8 +220,6 @@ class PublishingOptions(TransportOptions):
         "number", rate, None, _DELIVERY, "Most messages a second of each partition.", shown="unlimited"
     )
 
-    # --- what becomes of rows that failed ---
-
     on_error: str = option(
         "`fail`, `deadletter`, `log`", one_of("fail", "deadletter", "log"), "fail", _DELIVERY,
         "[Rows that failed](../how-to/handle-dead-letters.md): fail the write after publishing the others, send them "
@@ -244,8 +234,6 @@ class PublishingOptions(TransportOptions):
     dead_letter_table: str | None = option(
         "path", table_path, None, _DELIVERY, "Delta table for failed rows; as `flightLog`."
     )
-
-    # --- the flight log, and metrics ---
 
     flight_log: str | None = option(
         "path", table_path, None, _FLIGHT_LOG,
@@ -278,8 +266,6 @@ class PublishingOptions(TransportOptions):
         "Exclude imported objects from garbage collection in Python workers "
         "([effect](../explanation/performance.md#what-to-set)).", scope=STREAMS,
     )  # fmt: skip
-
-    # --- how a write announces itself ---
 
     announce: bool = option("boolean", boolean, False, DISCOVERY, "Announce the write as a source.")
     source_name: str | None = option(

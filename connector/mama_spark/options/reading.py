@@ -206,10 +206,7 @@ class SubscribeOptions(ReadOptions, format_name="mamasub"):
         return replace(self, **found)
 
     def sized_for(self, cores: int | None) -> Self:
-        """The same options with ``parallelism`` where it was left out.
-
-        :param cores: None = not known
-        """
+        """The same options with ``parallelism`` where it was left out; ``cores``: None = not known."""
         return self if self.parallelism is not None else replace(self, parallelism=cores)
 
     def _cross_check(self, given: Collection[str]) -> None:

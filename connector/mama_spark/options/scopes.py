@@ -1,8 +1,5 @@
-"""Scopes of options: where one has an effect, in batches or streams, of which formats, over which bridges. Pure.
-
-The declaration of an option has a :class:`Scope`; whoever parses options says by a :class:`Use` what they are for. An
-option that would have no effect there is an error.
-"""
+"""Scopes of options: where one has an effect, in batches or streams, of which formats, over which bridges; elsewhere it
+is an error. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +12,8 @@ from ..contracts.middlewares import MIDDLEWARES
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The scope of one option; None = everywhere.
-
-    :ivar streaming: only in streams (True), only in batches (False)
-    :ivar bridges: ``memory`` takes the place of any of them
-    """
+    """The scope of one option; None = everywhere. ``streaming``: only in streams (True), only in batches (False);
+    ``bridges``: ``memory`` takes the place of any of them."""
 
     streaming: bool | None = None
     formats: tuple[str, ...] | None = None
@@ -68,10 +62,7 @@ ANY_WRITE = Use("a write", spark_keys=STREAM_WRITE.spark_keys)
 
 
 def command(name: str, *takes: str) -> Use:
-    """The use by a command.
-
-    :param takes: fields that have an effect besides those of the connection
-    """
+    """The use by a command; ``takes``: fields that have an effect besides those of the connection."""
     return Use(f"mama {name}", takes=frozenset(takes), is_job=False)
 
 

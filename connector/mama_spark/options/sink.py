@@ -53,9 +53,8 @@ class SinkOptions(PublishingOptions, format_name="mamapub"):
         return dict(self.storage)
 
     def with_tables_below(self, folder: str) -> Self:
-        """The same options with absolute paths of the tables, so that they name the same place in every process.
+        """The same options, with relative paths of tables made absolute below ``folder``: one place for all processes.
 
-        :param folder: folder at which relative paths begin
         :raises OptionError: one table lies in the other
         """
         log, dead_letters = (

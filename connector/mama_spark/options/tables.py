@@ -69,7 +69,6 @@ def parse_table(
     :param declared: dataclass whose options are the keys
     :param where: begin of errors: the file and the table
     :param spelling: key in the file for the name of a field
-    :param required: keys that must be there
     :raises ConfigError: no table, an unknown or missing key, or a wrong value; names the key, never a secret
     """
     if not isinstance(table, Mapping):

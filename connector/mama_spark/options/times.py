@@ -58,7 +58,6 @@ class Duration:
     A number alone is milliseconds in options of Spark, as its users expect; in files and arguments, where readers may
     take it for seconds, it is refused (:attr:`with_unit`).
 
-    :ivar bare: a number without a unit is milliseconds; False: the unit is needed
     :ivar zero: 0, with or without a unit, is allowed
     """
 
@@ -67,7 +66,6 @@ class Duration:
 
     @property
     def with_unit(self) -> Duration:
-        """The reader of files and arguments, where a number needs a unit."""
         return replace(self, bare=False)
 
     def __call__(self, value: Any) -> float:

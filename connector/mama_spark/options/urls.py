@@ -44,7 +44,6 @@ def urls(value: str) -> tuple[str, ...]:
 
 
 def nats_urls(value: Any) -> tuple[str, ...]:
-    """URLs of NATS servers (:func:`urls`)."""
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text")
     found = urls(value)

@@ -1,8 +1,5 @@
-"""``WindowConfig`` and ``RetryPolicy``: messages in flight, time-outs and retries of a publisher, checked once. Pure.
-
-The option parser, the command line and the constructors of the publishers make a :class:`WindowConfig`; the window of
-:mod:`mama_spark.publishing.window.window` obeys it. Ranges are checked here and nowhere else.
-"""
+"""``WindowConfig`` and ``RetryPolicy``: messages in flight, time-outs and retries of a publisher. Ranges are checked
+here and nowhere else. Pure."""
 
 from __future__ import annotations
 

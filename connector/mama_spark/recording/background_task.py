@@ -12,12 +12,8 @@ logger = logging.getLogger("mama_spark")
 
 
 class BackgroundTask:
-    """Calls a function once, in a thread.
-
-    :param doing: task, for log messages: ``subscribes to devices``
-    :param work: ends soon after ``stopping`` is set
-    :param patience: seconds that :meth:`stop` waits for that
-    """
+    """Calls ``work`` once, in a thread; it ends soon after ``stopping`` is set, and :meth:`stop` waits ``patience``
+    seconds for that. ``doing``: the task, for log messages: ``subscribes to devices``."""
 
     def __init__(self, name: str, doing: str, work: Callable[[], None], patience: float = 0.0) -> None:
         self._doing, self._work, self._patience = doing, work, patience
@@ -30,7 +26,6 @@ class BackgroundTask:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread, once."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -20,11 +20,7 @@ T = TypeVar("T")
 
 
 class LogBatch(NamedTuple):
-    """Records to serve.
-
-    :ivar at: position that is reached when these are served
-    :ivar warning: text about a change of the log
-    """
+    """Records to serve. ``at``: position that is reached by them; ``warning``: text about a change of the log."""
 
     at: LogPosition
     records: Records | None = None
@@ -32,10 +28,7 @@ class LogBatch(NamedTuple):
 
 
 class LogFollower:
-    """Reads a log from a position on, in a thread of its own, until :meth:`close`.
-
-    :ivar newest: sequence of the newest record that it saw
-    """
+    """Reads from a position on, until :meth:`close`; ``newest``: sequence of the newest record that it saw."""
 
     def __init__(self, bridge: ReconnectingBridge[RecordLogBridge], stream: str) -> None:
         self._bridge, self.stream = bridge, stream

@@ -21,7 +21,6 @@ class LogPosition(NamedTuple):
     time: int | None = None
 
     def resume(self, log: Callable[[], RecordLog], bounds: Bounds) -> tuple[Continuity, int]:
-        """See :func:`~mama_spark.contracts.record_log.resume`."""
         return resume(log, bounds, self.identity, self.served + 1, self.time)
 
     def in_log(self, log: RecordLog, bounds: Bounds) -> tuple[LogPosition, str]:

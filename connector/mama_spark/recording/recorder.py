@@ -99,10 +99,7 @@ class RecorderCounts:
 
 class RecordSource(Protocol):
     """Receives events, and makes records of them: messages without ids. Its recorder calls it in one thread, but
-    :meth:`counts`.
-
-    :ivar waiting: events received without a record yet
-    """
+    :meth:`counts`. ``waiting``: events received without a record yet."""
 
     settings_class: ClassVar[type[RecorderSettings]]
 
@@ -152,10 +149,7 @@ class RecordSource(Protocol):
 
 
 class Recorder:
-    """Records what a source receives, in the caller's thread (:meth:`run`).
-
-    :param ids: give messages ids, so that the broker stores none twice
-    """
+    """Records what a source receives, in the thread of :meth:`run`; with ``ids``, no message is stored twice."""
 
     def __init__(self, source: RecordSource, writer: RecordWriter, *, ids: bool = True) -> None:
         self._source, self._writer, self._ids = source, writer, ids

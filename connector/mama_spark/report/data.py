@@ -239,11 +239,8 @@ def _latency_bin(row: Row) -> Row:
 
 def standstills(timeline: Sequence[Row], width: int) -> list[Row]:
     """The times (what, at, until; µs), in order, in which messages waited for an acknowledgement and none was
-    acknowledged (``outage``), or some were, none was sent, and others were sent later (``hold``).
-
-    :param timeline: at, sent, answered, acked; one row for each bin
-    :param width: µs of a bin
-    """
+    acknowledged (``outage``), or some were, none was sent, and others were sent later (``hold``). ``timeline``: at,
+    sent, answered, acked, for each bin of ``width`` µs."""
     found: list[Row] = []
     for row, what in zip(timeline, _states(timeline), strict=True):
         last = found[-1] if found else None

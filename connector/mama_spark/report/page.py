@@ -93,7 +93,6 @@ def _duration(since: str | timedelta) -> timedelta:
 
 
 def render(data: ReportData) -> str:
-    """The page, as HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(ms=_ms, count=_count, time=_time, share=_share, redacted=redact)
     template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
@@ -122,7 +121,6 @@ def average_rate(data: ReportData) -> float | None:
 
 
 def notes(data: ReportData) -> Iterator[str]:
-    """Further notes for the reader, a sentence each."""
     totals, others = data.totals, data.not_committed
     if not data.shown["flights"]:
         yield (

@@ -101,7 +101,6 @@ def _run_this_python(spark: SparkSession) -> None:
 
 
 def _sized(source: type[DataSource], spark: SparkSession) -> type[DataSource]:
-    """``source``, or a class like it that knows the size of the cluster, if it wants to."""
     if not hasattr(source, "cluster_cores") or not has_jvm(spark):
         return source
     return sized_for(source, spark.sparkContext.defaultParallelism)

@@ -63,10 +63,7 @@ def decode(token: str, datagram: bytes) -> TaskCounts | None:
 
 
 class WriteCounts:
-    """The sum over all tasks; a later attempt at a partition replaces the earlier one.
-
-    :ivar done: messages that have their outcome
-    """
+    """The sum over all tasks, of the latest attempt at each partition; ``done``: messages with an outcome."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, dict[int, TaskCounts]] = {}

@@ -17,10 +17,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metric(NamedTuple):
-    """A counter if its name ends with ``_total``, and else a gauge.
-
-    :ivar samples: value by labels
-    """
+    """A counter if its name ends with ``_total``, and else a gauge; ``samples``: value by labels."""
 
     name: str
     help: str
@@ -32,11 +29,7 @@ class Metric(NamedTuple):
 
 
 def measured(prefix: str, helps: Mapping[str, str], values: Iterable[float], labels: Mapping[str, str]) -> list[Metric]:
-    """Metrics of one sample each.
-
-    :param helps: help text of each, by its name after ``prefix``
-    :param values: one for each of them, in their order
-    """
+    """Metrics of one sample each; ``helps``: help text by the name after ``prefix``; ``values`` in their order."""
     sample = tuple(labels.items())
     return [Metric(prefix + name, text, ((sample, n),)) for (name, text), n in zip(helps.items(), values, strict=True)]
 

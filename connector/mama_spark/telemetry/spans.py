@@ -43,11 +43,7 @@ class PublishSpan:
         self.parent, self.state = found["traceparent"], found.get("tracestate")
 
     def end(self, error: BaseException | None, fatal: str | None) -> None:
-        """End the span.
-
-        :param error: error with which the task ends
-        :param fatal: why the write cannot succeed
-        """
+        """End the span; ``error`` ends the task, ``fatal``: why the write cannot succeed."""
         if error is not None:
             self._span.record_exception(error)
         if error is not None or fatal is not None:
@@ -74,10 +70,7 @@ class ReceiveSpan:
         self._seen: set[str] = set()
 
     def add(self, traces: pa.Array) -> None:
-        """Link the span to the traces of messages, :data:`MOST_LINKS` at most.
-
-        :param traces: ``traceparent`` of some messages, null where one has none
-        """
+        """Link the span to :data:`MOST_LINKS` of these ``traceparent`` at most; null: a message has none."""
         if len(self._seen) >= MOST_LINKS:
             return
         for text in traces.unique().to_pylist():

@@ -207,7 +207,6 @@ class PartitionMetrics:
 class ReadMetrics:
     """Metrics of one task; :meth:`close` at its end.
 
-    :param format: the name of the format
     :param stream: stream that is read; empty = several
     :raises ConfigError: OpenTelemetry, or the function that the option names, is not there
     """
@@ -244,10 +243,7 @@ class ReadMetrics:
         self.count(_LOSSES, 1)
 
     def count(self, name: str, number: int) -> None:
-        """Add to a counter.
-
-        :param name: ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``
-        """
+        """Add to the counter ``messages``, ``payload``, ``rows``, ``undecodable`` or ``connection.losses``."""
         if number:
             self._counters[name].add(number, self._attributes)
 

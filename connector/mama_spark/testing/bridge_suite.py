@@ -118,7 +118,6 @@ class BridgeSuite:
     without: ClassVar[frozenset[str]] = frozenset()
 
     def _excused(self, record_property: Record, capability: str) -> None:
-        """Record a rule about a missing ability, for the count at the end of a run."""
         assert capability in self.without, f"{type(self).__name__} does not say that it is without {capability!r}"
         record_property("excused", f"{type(self).__name__} without {capability}")
 

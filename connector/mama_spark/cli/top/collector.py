@@ -103,10 +103,8 @@ class Collector:
 def watch(
     collector: Collector, interval: float, stopped: Callable[[float], bool], show: Callable[[str], object]
 ) -> None:
-    """Collect until ``stopped``, which waits for the seconds that it is given.
-
-    :param show: called after each round, with what is wrong; empty = nothing
-    """
+    """Collect until ``stopped``, which waits the given seconds; ``show`` gets after each round what is wrong, or
+    ``""``."""
     while True:
         try:
             collector.collect()

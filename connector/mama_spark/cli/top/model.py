@@ -85,10 +85,7 @@ class LiveModel:
         self._sources = {(row.source_name or "", row.source_id): row for row in image}
 
     def add_changes(self, rows: Iterable[DiscoveryRow], now: float = 0.0) -> None:
-        """Add changes, in order.
-
-        :param now: monotonic seconds
-        """
+        """Add changes, in order; ``now``: monotonic seconds."""
         self._now = max(self._now, now)
         for row in rows:
             if row.kind == SOURCE:
@@ -128,8 +125,6 @@ class LiveModel:
                 known.rates.append((status.last - known.status.last) / (now - known.at))
                 known.status, known.at = status, now
             self._streams[status.name] = known
-
-    # --- what is shown ---------------------------------------------------------------------------------------
 
     def table(self, name: str) -> list[Cells]:
         """The rows of a table of :data:`COLUMNS`."""

@@ -230,9 +230,6 @@ def position_of(offset: Offset) -> Position:
     return position
 
 
-# --- the events of a range ---------------------------------------------------------------------------------
-
-
 class _RecordsDiffer(MamaError):
     """The log holds other records than before: some were removed while they were read."""
 

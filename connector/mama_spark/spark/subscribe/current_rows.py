@@ -17,12 +17,10 @@ _IN_MEMORY = 32 << 20  #: bytes above which a file is used
 
 
 def last_of_each(batches: Iterable[Records], distinct: int = 0) -> Iterator[Records]:
-    """The last record of each topic, in order.
+    """The last record of each topic, in order; up to sequence ``distinct``, each topic has one record at most.
 
     Holds all until the end, many of them in a file. In memory: 8 bytes a record after ``distinct``, 8 bytes a replaced
     record, and the topics that may have several records.
-
-    :param distinct: sequence up to which each topic has one record at most
     """
     n, known = 0, array("q")
     with SpooledTemporaryFile(_IN_MEMORY) as file:

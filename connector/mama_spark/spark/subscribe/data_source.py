@@ -70,11 +70,8 @@ def schema_for(given: dict[str, str]) -> StructType:
 def batch_reader(
     given: dict[str, str], schema: StructType, loaded_at: int, cluster_cores: int | None = None
 ) -> MamaSubReader:
-    """Reader of a batch.
-
-    :param loaded_at: time of ``load()``, microseconds since the epoch
-    :param cluster_cores: tasks that run at once, for the number of tasks; None = unknown
-    """
+    """Reader of a batch. ``loaded_at``: time of ``load()``, microseconds since the epoch; ``cluster_cores``: tasks that
+    run at once, for the number of tasks; None = unknown."""
     options = _options(given, BATCH_READ)
     for name, value in (("Offsets", options.starting_offsets), ("Timestamp", options.starting_timestamp)):
         if value in ("latest", "now"):
@@ -274,7 +271,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
         }
 
     def _waits_for_more(self, now: Offsets, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether ``minOffsetsPerTrigger`` records are not there yet, and ``maxTriggerDelay`` has not passed."""
         least, at = self.options.min_offsets_per_trigger, self._clock()
         if least is not None and at < self._triggered_at + self.options.max_trigger_delay:
             there = sum(backlog_of(now, bounds).values())
@@ -323,7 +319,6 @@ class MamaSubStreamReader(LogReader, DataSourceStreamReader, SupportsTriggerAvai
             logger.warning("mamasub: progressConsumer %r: %s", name, e)
 
     def _look(self, bridge: RecordLogBridge, known: Offsets) -> tuple[dict[str, Bounds], Resumed]:
-        """Bounds of the streams, and the state of those in ``known``."""
         bounds = self._current_bounds(bridge, known)
         for stream, p in known.items():
             found = bounds.get(stream)

@@ -43,11 +43,8 @@ STREAM_RECREATED = "the stream was deleted and made again since"
 
 @dataclass
 class LogPartition(InputPartition):
-    """The range that one task reads.
-
-    :ivar known_gaps: gaps known and tolerated when the batch was planned
-    :ivar current: records of a snapshot to read, if the log has others in the range
-    """
+    """The range that one task reads. ``known_gaps``: known and tolerated when the batch was planned; ``current``:
+    records of a snapshot to read, if the log has others in the range."""
 
     range: ReadRange
     known_gaps: tuple[tuple[int, int], ...] = ()

@@ -28,12 +28,8 @@ def next_offsets(
     selective: bool,
     snapshots: Mapping[str, CurrentRecords] | None = None,
 ) -> Offsets:
-    """End of the next batch.
-
-    :param start: from :func:`.offsets.reconcile`
-    :param selective: the query reads only a part of the records
-    :param snapshots: current records, by log of which only these are read
-    """
+    """End of the next batch after ``start`` (from :func:`.offsets.reconcile`). ``selective``: the query reads only a
+    part of the records; ``snapshots``: current records, by log of which only these are read."""
     backlog = {stream: n for stream, n in backlog_of(start, bounds).items() if n}
     if limits.rows is None and (limits.records is None or sum(backlog.values()) <= limits.records):
         return advance(start, bounds, None)
@@ -112,11 +108,8 @@ def _divided(
     limit: int,
     each: Mapping[str, float],
 ) -> dict[str, MatchRange] | None:
-    """Range of each stream, so that all together count at most ``limit``.
-
-    :param last: latest end of each range
-    :param each: count of one matching record of a stream
-    """
+    """Range of each stream, so that all together count at most ``limit``; ``last``: latest end of each range, ``each``:
+    count of one matching record of a stream."""
 
     def part_of(stream: str, limit: int) -> MatchRange | None:
         before, most = start[stream].next - 1, max(1, int(limit / each[stream]))

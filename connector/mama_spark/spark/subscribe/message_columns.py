@@ -29,11 +29,8 @@ def rows(
     include_headers: bool = True,
     decoder: RowDecoder | None = None,
 ) -> pa.RecordBatch:
-    """Rows in the columns of ``wanted_columns``.
-
-    :param found: rows of these records; their typed columns are ``wanted_columns.typed``, or one of JSON
-    :param decoder: makes the columns of a recorder's records
-    """
+    """Rows in the columns of ``wanted_columns``. Typed columns of ``found`` are ``wanted_columns.typed``, or one of
+    JSON; ``decoder`` makes the columns of a recorder's records."""
     counts = np.bincount(found.records, minlength=len(records))
     plain = bool((counts == 1).all())
 
@@ -42,7 +39,6 @@ def rows(
         return topics if plain else _repeated(topics.to_pylist(), counts)
 
     def each(numbers: Int64s) -> pa.Array:
-        """Repeat a number of each record for its rows."""
         return pa.array(numbers if plain else np.repeat(numbers, counts), pa.int64())
 
     ids, headers = _ids_and_headers(found, "headers" in wanted_columns.arrow.names and include_headers)

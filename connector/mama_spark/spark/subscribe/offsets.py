@@ -77,10 +77,7 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Lost records of one stream, which the query has not read.
-
-    :ivar gaps: ranges of sequences, both ends inclusive; empty = unknown
-    """
+    """Lost records of one stream, not read by the query; ``gaps``: ranges, both ends inclusive, empty = unknown."""
 
     stream: str
     gaps: tuple[tuple[int, int], ...]
@@ -104,9 +101,6 @@ def data_lost(losses: Iterable[Loss], *, selective: bool = False) -> DataLost:
         "them (option failOnDataLoss=false reads what is left and logs what is not), or bring them back and begin "
         "where they are (restore the stream, then a new checkpoint with startingOffsets)"
     )
-
-
-# --- JSON ------------------------------------------------------------------------------------------------------
 
 
 def to_json(offsets: Offsets) -> dict[str, Any]:
@@ -137,9 +131,6 @@ def from_json(value: Mapping[str, Any]) -> Offsets:
         ) from e
 
 
-# --- first and last offsets ------------------------------------------------------------------------------------
-
-
 def requested_offsets(
     option: str, bounds: Mapping[str, Bounds], wanted: RequestedOffsets, at: Mapping[str, int] | None = None
 ) -> Offsets:
@@ -166,9 +157,6 @@ def requested_offsets(
             )
         found[stream] = StreamPosition(max(1, sequence), b.identity)
     return found
-
-
-# --- the next batch --------------------------------------------------------------------------------------------
 
 
 def reconcile(
