@@ -169,7 +169,6 @@ class LoggedEvent(NamedTuple):
 
 
 def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch of all events; parameters as :func:`flights_batch`."""
     n, columns = len(events), dict(zip(LoggedEvent._fields, zip(*events, strict=True), strict=True))
     arrays = [
         pa.array(columns[f.name], f.type) if f.name in columns else constant(constants.get(f.name), n, f.type)
@@ -179,7 +178,6 @@ def events_batch(events: Sequence[LoggedEvent], constants: Mapping[str, Any], sc
 
 
 def constant(value: Any, n: int, kind: pa.DataType) -> pa.Array:
-    """``n`` times the same value."""
     return _kept(value, kind, 1 << n.bit_length()).slice(0, n) if n <= _MOST_KEPT else _repeat(value, kind, n)
 
 

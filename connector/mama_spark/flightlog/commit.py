@@ -121,7 +121,6 @@ def abort(
 def _require_written(target: TargetTable, parts: Sequence[Part], files: Sequence[pafs.FileInfo]) -> None:
     """Check that the parts are in storage as their tasks wrote them.
 
-    :param files: files in the folder of the write
     :raises FlightLogError: one of the parts is not there, or not as its task described it
     """
     wrong = _unwritten(target.store, parts, files)

@@ -107,7 +107,6 @@ def make_folder(path: str, what: str = "the table") -> None:
 def require_free(names: Iterable[str], uri: str, what: str) -> None:
     """Check that a folder without a table holds nothing but what this package has put there.
 
-    :param names: names in the folder
     :raises FlightLogError: it holds other files
     """
     others = sorted(n for n in names if n and n not in _OWN and not n.startswith((".", _MARKER)))
@@ -136,7 +135,6 @@ class WriteId:
     :ivar query_id: id of the streaming query, else None
     :ivar run_id: id of the batch write, or of this run of the stream
     :ivar batch_id: micro-batch, or ``txnVersion`` of a batch write; None without
-    :ivar bridge: name of the bridge
     :ivar commit: number of the commit, where a write without micro-batches has several
     """
 

@@ -100,7 +100,6 @@ class MaintenanceResult:
         return asdict(self)
 
     def text(self) -> str:
-        """One line, for people."""
         done = "would be" if self.dry_run else "were"
         merged = f"{self.compacted:,} files {done} merged" + ("" if self.dry_run else f" into {self.written:,}")
         files = f"{self.files[0]:,} files" + ("" if self.dry_run else f" before, {self.files[1]:,} now")
@@ -127,7 +126,6 @@ def maintain(
     or never were in it, longer ago than ``delta.deletedFileRetentionDuration`` of the table (one week by default).
 
     :param path: path of a flight log or a dead-letter table
-    :param storage: delta-rs' storage options
     :param keep: rows whose ``event_date`` (UTC) is older are dropped; None = all are kept
     :param older_than: age of orphaned parts that are added; must exceed the longest batch
     :param on_step: called after each of :data:`STEPS` steps
@@ -180,7 +178,6 @@ def adopt_orphans(
     as not committed. Files older than the table remembers removals (seven days unless
     ``delta.deletedFileRetentionDuration`` says otherwise) are left alone: they may have been compacted away.
 
-    :param path: path of a flight log or a dead-letter table
     :raises FlightLogError: no parts and no table there, or another table
     """
     store, found = TableStore(path, storage), list[Part]()
@@ -301,7 +298,6 @@ def _write(store: TableStore, schema: pa.Schema, group: Sequence[_File]) -> Part
 
 
 def _batch_rows(file: pq.FileMetaData) -> int:
-    """Rows of a file to read at a time: of a row group that is to be written, at most."""
     groups = [file.row_group(i) for i in range(file.num_row_groups)]
     fitting: list[int] = [g.num_rows * GROUP_BYTES // max(1, g.total_byte_size) for g in groups]
     return max(1, min([8_192, *fitting]))

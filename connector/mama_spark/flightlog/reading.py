@@ -173,7 +173,6 @@ class Summary:
         return sum(r["doubled_ids"] or 0 for r in self.events)
 
     def json(self) -> str:
-        """One line of JSON with all fields."""
         sums = {
             **self.outcomes(),
             "not_committed": self.outcomes(committed=False),
@@ -185,7 +184,6 @@ class Summary:
         return json.dumps({**asdict(self), **sums}, ensure_ascii=False, default=str)
 
     def text(self) -> str:
-        """Several lines, for people."""
         return tables_text(self.head(), self.tables())
 
     def tables(self) -> list[tuple[str, list[Row], tuple[str, ...]]]:
@@ -198,7 +196,6 @@ class Summary:
         ]
 
     def head(self) -> list[str]:
-        """The lines before the tables."""
         counted, other = self.outcomes(), self.outcomes(committed=False)
         lines = [
             f"rows         {counted['rows']:,} of committed writes: {outcomes_text(counted)}",
@@ -293,7 +290,6 @@ def failed_columns(rows: list[Row]) -> tuple[str, ...]:
 
 
 def failed_text(rows: list[Row]) -> str:
-    """``rows`` of :func:`failed` for people."""
     if not rows:
         return "no flight failed"
     return "\n".join(table_lines("failed", rows, *failed_columns(rows))[1:])
@@ -304,7 +300,6 @@ def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]
     Rows: flight_id, stream, topic of one, rows, duplicates, tasks, query_id, run_id, batch_id; most rows first. Holds
     in memory the ids that were duplicates; all ids where the broker does not say (``ackMode=batch``).
 
-    :param limit: maximum number of rows
     :raises FlightLogError: no flight log there
     :raises Unavailable: storage cannot be reached
     """
@@ -312,7 +307,6 @@ def shared_ids(path: str, storage: dict[str, str], limit: int = 20) -> list[Row]
 
 
 def shared_ids_text(rows: list[Row]) -> str:
-    """``rows`` of :func:`shared_ids` for people."""
     if not rows:
         return "no two messages of a write share an id"
     return "\n".join(table_lines("shared ids", rows, *SHARED_COLUMNS)[1:])
@@ -361,7 +355,6 @@ def _ms(us: float | None) -> str:
 
 
 def tables_text(head: list[str], tables: Iterable[tuple[str, list[Row], tuple[str, ...]]]) -> str:
-    """Several lines, for people: the head, and each table."""
     return "\n".join(head + [line for title, rows, names in tables for line in table_lines(title, rows, *names)])
 
 

@@ -90,7 +90,6 @@ PACKED_ROWS = "packed"
 
 
 def packed_rows_field(fields: Sequence[pa.Field]) -> pa.Field:
-    """The column :data:`PACKED_ROWS` for these columns of the DataFrame."""
     return pa.field(PACKED_ROWS, pa.list_(pa.struct(list(fields))))
 
 
@@ -135,10 +134,8 @@ def part_schema(table: pa.Schema) -> pa.Schema:
 
 
 def sql_text(text: str) -> str:
-    """A text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def sql_name(name: str) -> str:
-    """The name of a column as SQL has it."""
     return '"' + name.replace('"', '""') + '"'

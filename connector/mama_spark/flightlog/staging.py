@@ -34,7 +34,6 @@ _checked: dict[tuple[object, ...], float] = {}
 class TaskParts:
     """The parts that one task adds to a table.
 
-    :cvar KIND: kind of the table
     :param storage_options: delta-rs' options, the same as for the commit
     :param extra: the columns named by ``flightLogColumns``, in the order of the DataFrame
     :param part_rows: rows after which a file is closed; files that a killed worker has not closed are lost
@@ -92,7 +91,7 @@ class TaskParts:
         _checked[key] = time.monotonic()
 
     def close(self) -> list[Part]:
-        """Write all that is queued; the parts. Also when the task is about to raise; may be repeated.
+        """Write all that is queued; the parts.
 
         :raises Unavailable: storage failed, and rows are missing from the table
         :raises FlightLogError: storage refuses
@@ -182,10 +181,8 @@ class DeadLetterStaging(TaskParts):
         """Queue rows to be written.
 
         :param flight_id, topic: string arrays or dictionaries of strings, nulls allowed
-        :param payload, headers: None = all null
-        :param reasons: (status, code, info) of each row
+        :param payload, headers, extra: None = all null
         :param event_time: µs since the epoch
-        :param extra: the columns named by ``flightLogColumns``; None = all null
         """
         if not len(event_time):
             return

@@ -107,14 +107,12 @@ class TableStore:
         return None if path is None else Path(path)
 
     def ensure_folder(self) -> None:
-        """Make a local folder: delta-rs rejects a local path that does not exist."""
         if self.local is not None:
             make_folder(str(self.local))
 
     def require_free(self, what: str) -> None:
         """Check that a folder without a table holds no files of others.
 
-        :param what: option that names the table
         :raises FlightLogError: it does
         """
         if self.local is not None:
@@ -153,10 +151,7 @@ class TableStore:
 
 
 class _KeptTable:
-    """A table that a thread reads again after a commit, for the next commit.
-
-    :ivar entry: newest entry when it was read; None if it cannot be used
-    """
+    """A table that a thread reads again after a commit, for the next; ``entry``: newest then, None = unusable."""
 
     def __init__(self, table: DeltaTable, store: TableStore, version: int, checkpoint: bool) -> None:
         self.table = table
@@ -189,8 +184,6 @@ class _KeptTable:
 
 @dataclass(frozen=True, slots=True)
 class _LogEntry:
-    """Identity of one entry of a table's log."""
-
     version: int
     size: int
     mtime_ns: int
@@ -313,7 +306,6 @@ _PHYSICAL_NAME = "delta.columnMapping.physicalName"
 def check_table_schema(table: DeltaTable, schema: pa.Schema, what: str, extra: frozenset[str]) -> list[pa.Field]:
     """Check that rows of a flight log or of dead letters can be committed to the table.
 
-    :param schema: required schema of the table
     :param extra: columns of ``schema`` that the table may lack
     :returns: the fields of ``schema`` that the table lacks
     :raises FlightLogError: it is another table, a column has another type or its name another case, or as

@@ -25,7 +25,6 @@ _MOUNTS = "/proc/self/mountinfo"
 def check_flight_log(uri: str, storage: dict[str, str], columns: Sequence[str], master: str | None) -> list[str]:
     """Findings about the option ``flightLog``, for people.
 
-    :param storage: delta-rs' storage options
     :param master: Spark master of the job; None = not known
     :param columns: ``flightLogColumns``; without a DataFrame only their names can be checked
     :raises FlightLogError: there is another table, a folder with files of others, no folder, no permission, or a disk

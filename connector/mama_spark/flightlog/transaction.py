@@ -29,7 +29,8 @@ _DESCRIPTION = "mamaSpark"
 _MOST_COMMITS = 200
 #: Commits between two checkpoints where the table does not say, as in delta-rs.
 DELTA_CHECKPOINT_INTERVAL = 100
-#: Commits after which delta-rs removes expired entries of the log once.
+#: Commits after which expired entries of the log are removed once: to find them, delta-rs lists the whole log, after
+#: each commit unless told otherwise, and commits would get slower with their number.
 CLEAN_EVERY = 100
 #: Between two attempts: random, so that processes whose commits conflicted do not meet again.
 CONFLICT = Backoff(0.02, 0.4, jitter=1.0)
@@ -70,7 +71,6 @@ class TargetTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Schema of the whole table."""
         return self.kind.schema(self.fields)
 
     @property
@@ -101,11 +101,8 @@ def seconds_since_run(table: DeltaTable, run_id: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The parts that one commit adds to the table as it was read.
-
-    :ivar app: the app transaction that is recorded with it
-    :ivar recorded: it had been recorded by another write, or another run of this one
-    """
+    """The parts that one commit adds to the table as it was read, and the app transaction recorded with it;
+    ``recorded``: as :attr:`CommitResult.recorded`."""
 
     committed: list[Part] = field(default_factory=list)
     uncommitted: list[Part] = field(default_factory=list)
@@ -123,11 +120,6 @@ def add_and_remove(
 ) -> int:
     """Commit the actions as the next version of the table, and write a checkpoint when one is due.
 
-    Entries of the log that have expired are removed by every hundredth commit only: to find them, delta-rs lists the
-    whole log, after each commit unless told otherwise, and commits would get slower with their number.
-
-    :param app: the app transaction that is recorded with it
-    :param metadata: metadata of the commit
     :param checkpoint: False: the caller writes the checkpoints
     :returns: the new version
     :raises CommitFailedError: others have committed since the table was read
@@ -196,7 +188,6 @@ def await_next_attempt(store: TableStore, version: int, error: CommitFailedError
 
 
 def _checkpoint_is_due(table: DeltaTable, version: int) -> bool:
-    """Whether delta-rs' rule asks for a checkpoint."""
     interval = int(table.metadata().configuration.get("delta.checkpointInterval", DELTA_CHECKPOINT_INTERVAL))
     return (version + 1) % max(1, interval) == 0
 
@@ -233,10 +224,7 @@ def _add_missing_columns(table: DeltaTable, missing: list[pa.Field]) -> None:
 
 
 def add_action(part: Part, committed: bool, data_change: bool = True) -> AddAction:
-    """The action of Delta's log that adds a part to the table.
-
-    :param data_change: the part has rows that the table does not have in another file
-    """
+    """The action of Delta's log that adds a part; ``data_change``: no other file of the table has its rows."""
     low, high = part.min_time // 1000, -(-part.max_time // 1000)  # statistics of Delta have milliseconds
     stats = {
         "numRecords": part.rows,

@@ -117,7 +117,6 @@ class BatchPublisher:
 
     @property
     def counters(self) -> FlightCounters:
-        """Numbers of flights by outcome, so far."""
         return self.window.counters
 
     @property
@@ -361,14 +360,12 @@ class BatchPublisher:
         self._fail_queued(f"not sent, {why}", now)
 
     def _fail_queued(self, why: str, now: float) -> None:
-        """Fail queued messages; sent flights continue."""
         for queued in self._take_queue(now):
             rows = np.flatnonzero(queued.flights.state == FlightState.QUEUED)
             rejected, error = dict(queued.rejected), NoResponders(why)
             self.window.reject(queued.flights, rows, [rejected.get(row, error) for row in rows.tolist()], now)
 
     def _take_queue(self, now: float) -> list[_QueuedBatch]:
-        """Empty the queue; of its batches, rows that are stored already are acknowledged."""
         with self._changed:
             queue, self._queue = list(self._queue), deque()
             self._changed.notify_all()
@@ -386,7 +383,6 @@ class BatchPublisher:
         self.window.abandon(batches, Stopped(why), NotPublished(why), now)
 
     def _die(self, error: BaseException) -> None:
-        """Settle every flight, and give the reason to every waiter."""
         with self._changed:
             self._death = error
         try:

@@ -40,7 +40,6 @@ class OutageReporter:
     """Reports outages, on the thread that sends.
 
     :param what_next: text about what happens if it lasts
-    :param log_prefix: prefix of each line
     :ivar cause: cause of the outage that lasts, or was the last one; empty = there was none
     """
 

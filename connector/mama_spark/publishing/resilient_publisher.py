@@ -184,7 +184,6 @@ class ResilientPublisher:
         )
 
     def _put(self, batch: MessageBatch) -> None:
-        """Give messages to the publisher; one that ends meanwhile is replaced by the next :meth:`_connected`."""
         assert self._publisher is not None
         try:
             self._publisher.put(batch)

@@ -59,17 +59,14 @@ class Found:
 
     @property
     def rows(self) -> Bools:
-        """The settled rows."""
         matched: Bools = self.sequence >= 0
         return matched
 
     @classmethod
     def nothing(cls, n: int) -> Found:
-        """Result for ``n`` rows without a match."""
         return cls(np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
 
     def put(self, rows: Int64s, some: Found) -> None:
-        """Set the matches of some rows."""
         self.sequence[rows], self.partition[rows], self.number[rows] = some.sequence, some.partition, some.number
 
 

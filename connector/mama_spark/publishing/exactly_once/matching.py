@@ -61,7 +61,6 @@ class IdReader:
     unpack: Unpack | None = None
 
     def add(self, table: StoredRows, found: StoredIds) -> None:
-        """Add the rows of messages to a table."""
         if not self.prefixed:
             zeros = np.zeros(len(found.ids), np.int64)
             table.rows.add(keys_of(digests_of_ids(found.ids)), found.sequences, zeros, zeros)
@@ -112,7 +111,6 @@ ByStream = Iterable[tuple[str, Int64s]]
 class Matching:
     """Stored rows that one attempt can match, by stream; each matches one row.
 
-    :param partition: number of the attempt's partition
     :param shared: stored rows of earlier runs may belong to other partitions: they are claimed before they match a row
     :ivar streams: streams whose markers name this attempt
     """
@@ -123,7 +121,6 @@ class Matching:
 
     @property
     def repeats(self) -> bool:
-        """Whether rows may be stored already."""
         return any(some.tables for some in self.streams.values())
 
     def rows(self, streams: ByStream, digests: Digests, claim: MakeClaim) -> tuple[Found, list[StoredFlights]]:

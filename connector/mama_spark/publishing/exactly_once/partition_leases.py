@@ -57,7 +57,6 @@ class PartitionLeases:
     """``SendGuard`` over the leases of all streams.
 
     :param seconds: length of a lease; ``clock``: time of leases
-    :param sent_to: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.sent_to`
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class PartitionLeases:
         self._noter = threading.Thread(target=self._note_ends, name="mama-batch-ends", daemon=True)
 
     def add(self, stream: str, lease: PartitionLease) -> None:
-        """Renew this lease from now on."""
         with self._lock:
             self._leases[stream] = lease
         if self._keeper.ident is None:
@@ -123,7 +121,6 @@ class PartitionLeases:
             return self._leases[stream].ends.before(since)
 
     def note_end(self, stream: str, last: int) -> None:
-        """Note that messages sent from now on are stored after this sequence."""
         with self._lock:
             if (lease := self._leases.get(stream)) is not None:
                 lease.ends.note(time.monotonic(), last)

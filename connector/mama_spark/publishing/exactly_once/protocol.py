@@ -82,8 +82,7 @@ class Attempt:
     """One attempt at one partition of a batch.
 
     :ivar write: identity of the write: query id or ``txnAppId``
-    :ivar run: identity of the run of the query or job
-    :ivar owner: identity of the attempt
+    :ivar run, owner: identity of the run of the query or job, and of the attempt
     :ivar prefix: common prefix of the ids of the batch, up to the partition
     :ivar form: how rows become messages; a repetition must use the same
     :ivar numbered_by_user: ``batch`` is ``txnVersion``
@@ -104,7 +103,6 @@ class Attempt:
         return f"{self.prefix}{self.partition}-".encode()
 
     def key(self, stream: str, *kind: object) -> str:
-        """Key of a marker or claim."""
         return ".".join((token(self.write), token(stream), *map(str, kind)))
 
 
@@ -143,7 +141,6 @@ class TaskMarker:
 
     :ivar after: last sequence of the stream before the first attempt of this run
     :ivar released: the owner publishes nothing more
-    :ivar renewed: number of renewals
     :ivar servers: servers that may still hand on messages of the owner, or of attempts before it
     """
 
@@ -173,7 +170,6 @@ def task_marker(value: bytes) -> TaskMarker | None:
 
 
 def servers_of(markers: Iterable[Marker], batch: int) -> tuple[str, ...]:
-    """Servers that the task markers of a batch name."""
     found = (task_marker(marker.value) for marker in markers)
     names = [server for task in found if task is not None and task.batch == batch for server in task.servers]
     return tuple(dict.fromkeys(names))

@@ -1,9 +1,7 @@
 """One attempt at one partition: takes the markers of each stream, reads back, and matches stored rows.
 
-:mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on two threads. The task's thread
-calls :meth:`BatchSession.begin` and matches rows; the publisher's thread calls :meth:`BatchSession.may_send` and
-:meth:`BatchSession.stored`. :mod:`.partition_leases` has two more. A lock guards the streams of the topics; no thread
-holds it while it waits for the middleware.
+:mod:`.protocol` and :mod:`.matching` decide; this module talks to the middleware, on the threads of the task and of the
+publisher. A lock guards the streams of the topics; no thread holds it while it waits for the middleware.
 """
 
 from __future__ import annotations
@@ -231,11 +229,9 @@ class BatchSession:
 
     @property
     def repeats(self) -> bool:
-        """Whether rows may be stored already."""
         return self._matching.repeats
 
     def match_stored_rows(self, topics: pa.DictionaryArray, digests: Digests) -> tuple[Found, list[StoredFlights]]:
-        """Match rows with stored rows: the result for each row, and the settled rows of each stream."""
         return self._matching.rows(self._by_stream(topics), digests, self._claim)
 
     def match_stored_dead_letters(self, dead_letters: MessageBatch) -> list[StoredFlights]:

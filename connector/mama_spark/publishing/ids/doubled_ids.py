@@ -34,9 +34,7 @@ class DoubledIdCheck:
     """The check of the rows of one attempt of one task, in the order in which they come.
 
     :param reject: doubled rows fail; otherwise they are only counted
-    :param most: see :data:`MOST_IDS`
-    :ivar count: doubled rows so far
-    :ivar first: id and topic of the first one
+    :ivar count: doubled rows so far; ``first``: id and topic of the first one
     """
 
     def __init__(self, reject: bool, most: int = MOST_IDS) -> None:

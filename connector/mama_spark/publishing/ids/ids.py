@@ -90,10 +90,7 @@ class IdMaker:
         renumber: Callable[[Int64s], Int64s] | None = None,
     ) -> pa.Array:
         """One id a row: a string array of ``len(batch)``. Null elements count as empty ones.
-
-        :param digests: digests of :func:`digest`; None = to be computed
-        :param renumber: makes the numbers ``n`` from how many equal rows came before each
-        """
+        ``renumber``: makes the numbers ``n`` from how many equal rows came before each."""
         if not len(batch):
             return pa.array([], pa.string())
         digests = digest(batch) if digests is None else digests
@@ -102,7 +99,6 @@ class IdMaker:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, which do not grow."""
         return self._seen.nbytes + self._repeats.nbytes + self._overflow.nbytes
 
     def _numbers(self, keys: UInt64s) -> Int64s:
@@ -119,7 +115,6 @@ class IdMaker:
         return numbers
 
     def _starts(self, keys: UInt64s, counts: Int64s) -> Int64s:
-        """The first number of each of these distinct keys, which come ``counts`` times."""
         starts = np.zeros(len(keys), np.int64)
         old = self._seen.add(keys)
         again = np.flatnonzero(old | (counts > 1))
@@ -257,10 +252,7 @@ def _streamed(head: bytes, payload: memoryview) -> bytes:
 
 
 def _heads(batch: MessageBatch, *, few: bool) -> list[bytes]:
-    """The bytes before the payload, for each row.
-
-    :param few: a loop over the rows costs less than calls for columns
-    """
+    """The bytes before the payload, for each row; ``few``: a loop over rows costs less than calls for columns."""
     names, indices = batch.topics.dictionary.to_pylist(), batch.topics.indices
     topics = [counted((name or "").encode()) for name in names] + [counted(b"")]
     codes = (indices.fill_null(len(names)) if indices.null_count else indices).to_pylist()

@@ -31,7 +31,6 @@ class KeyTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, at most."""
         return 8 * (len(self._keys) + 1) * self._most_slots
 
     def find(self, keys: Keys, numbers: Int64s) -> Int64s:
@@ -70,7 +69,6 @@ class KeyTable:
         return slots
 
     def _take(self, at: Int64s, new: Int64s, keys: Keys, numbers: Int64s, slots: Int64s) -> None:
-        """Give free slots to keys; of keys for the same slot, to the last one."""
         self.full = self.full or self._count + len(new) > self._load * len(self.numbers)
         if self.full:
             slots[new] = -1
@@ -106,7 +104,6 @@ class BloomFilter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, at most."""
         return 8 * self._size
 
     def add(self, keys: UInt64s) -> Bools:

@@ -28,10 +28,7 @@ class PendingBatch:
 
 
 class CallbackDispatcher:
-    """Notifications are queued under the caller's lock and delivered by :meth:`deliver`, one at a time.
-
-    :param streams: stream names by the indices in ``FlightBatch.stream``; ``domains``: their JetStream domains
-    """
+    """Notifications are queued under the caller's lock and delivered by :meth:`deliver`, one at a time."""
 
     def __init__(self, listener: PublisherListener | None, streams: list[str], domains: list[str | None]) -> None:
         self.listener = listener
@@ -48,7 +45,6 @@ class CallbackDispatcher:
             self._pending.append(partial(self._report_published, flight, batch.futures[row]))
 
     def note_settled(self, flights: FlightBatch, rows: Rows) -> None:
-        """Queue the notifications of settled rows."""
         listed: list[int] = list(range(rows.start, rows.stop)) if isinstance(rows, slice) else rows.tolist()
         for row in listed:
             self._pending.append(partial(self._report_settled, flights, row, flights.context))

@@ -79,7 +79,6 @@ class PublisherLoops:
         self._launched.set()
 
     def open(self) -> None:
-        """Open the bridge, once."""
         with self._core:
             if self.keep_going and not self._opened:
                 self.bridge.open()
@@ -224,7 +223,6 @@ class PublisherLoops:
 
     @property
     def outage_cause(self) -> str:
-        """Cause of the last outage; empty if there was none."""
         return self._reporter.cause
 
     def _collect(self) -> bool:

@@ -48,7 +48,6 @@ class PublishQueue:
         return self._why is not None
 
     def raise_closed(self) -> None:
-        """Raise the error of :meth:`close`, if the queue is closed."""
         if self._why is not None:
             raise self._why()
 
@@ -131,7 +130,6 @@ class PublishQueue:
         return rest
 
     def wake(self) -> None:
-        """Wake all waits for space, for entries and for the end."""
         with self._changed:
             self._changed.notify_all()
             waiters, self._waiters = self._waiters, []

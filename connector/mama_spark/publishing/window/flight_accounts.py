@@ -21,7 +21,6 @@ class FlightAccounts:
 
     :ivar streams: stream names by the indices in :attr:`.FlightBatch.stream`; ``domains``: their JetStream domains
     :ivar in_flight: number of launched, unsettled flights; ``bytes_in_flight``: their payload bytes
-    :ivar next_token: token of the next send
     :ivar last_expiry: error of the latest flight that hit its retry deadline
     """
 
@@ -35,7 +34,6 @@ class FlightAccounts:
         self._settled: list[tuple[FlightBatch, Rows]] = []
 
     def open(self, n: int, messages: MessageBatch | None = None, context: Any = None) -> FlightBatch:
-        """New flights, queued; each ends in exactly one terminal event."""
         self.counters.opened += n
         return FlightBatch(n, messages, context)
 

@@ -68,19 +68,16 @@ class FlightBatch:
             np.cumsum(messages.sizes(), out=self.ends[1:])
 
     def not_stored_at(self, rows: Int64s, now: float) -> None:
-        """Note that the middleware had no copy of these at ``now``."""
         if self.absent is None:
             self.absent = np.full(self.n, -math.inf)
         self.absent[rows] = now
 
     def send_anyway(self, rows: Int64s) -> None:
-        """Note that the next send of these is made while an earlier copy may still be stored."""
         if self.copied is None:
             self.copied = np.full(self.n, NO_SEND, np.int32)
         self.copied[rows] = np.minimum(self.copied[rows], self.sends[rows] + 1)
 
     def perhaps_twice(self) -> Bools:
-        """True for acknowledged flights that were sent while an earlier copy might still be stored."""
         first = NO_SEND if self.copied is None else self.copied
         found: Bools = (self.state == FlightState.ACKED) & (self.sends >= first)
         return found
@@ -95,11 +92,9 @@ class FlightBatch:
         return found
 
     def attempts(self, rows: Int64s) -> npt.NDArray[np.int32]:
-        """Number of sends of these that were attempts."""
         return self.sends[rows] if self.blocked is None else self.sends[rows] - self.blocked[rows]
 
     def bytes_of(self, rows: Rows) -> int:
-        """Payload bytes of these rows."""
         if isinstance(rows, slice):
             return int(self.ends[rows.stop] - self.ends[rows.start])
         return int((self.ends[rows + 1] - self.ends[rows]).sum())

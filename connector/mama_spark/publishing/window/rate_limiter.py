@@ -17,14 +17,12 @@ class RateLimiter:
         self._at = now
 
     def allowance(self, now: float) -> int:
-        """Number of messages that may be sent now."""
         if now > self._at:  # a clock that stands still or jumps back gives nothing
             self._level = min(self.burst, self._level + (now - self._at) * self.rate)
             self._at = now
         return int(self._level)
 
     def spend(self, n: int) -> None:
-        """Count ``n`` sent messages."""
         self._level -= n
 
     def wake_at(self, now: float) -> float:

@@ -75,7 +75,6 @@ class ResendQueue:
 
     @property
     def deadlines_suspended(self) -> bool:
-        """No flight's retry deadline passes."""
         return self._deadlines_from == math.inf
 
     def suspend_deadlines(self) -> None:
@@ -98,10 +97,7 @@ class ResendQueue:
         return begin
 
     def add(self, flights: FlightBatch, rows: Int64s, error: PublishError, now: float, paused_until: float) -> None:
-        """Queue flights whose last send ended with ``error``.
-
-        :param paused_until: end of the publisher's pause
-        """
+        """Queue flights whose last send ended with ``error``; ``paused_until``: end of the publisher's pause."""
         flights.state[rows] = advance(flights.state[rows], Transition.RETRY)
         sends, policy = int(flights.attempts(rows[:1])[0]), self._policy
         due = now

@@ -14,7 +14,6 @@ def may_resend(error: MamaError, *, repeatable: bool = True, retry_on: Callable[
     """Whether the same message or request may be resent after ``error``.
 
     :param repeatable: a second copy does no harm: the middleware recognises its id, or the request only reads
-    :param retry_on: true for errors that are worth a resend
     """
     return retry_on(error) and (repeatable or not error.may_have_landed)
 

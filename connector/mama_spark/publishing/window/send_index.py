@@ -29,7 +29,6 @@ class SendRange:
     at: float
 
     def pick(self, tokens: Int64s) -> Rows:
-        """Rows of ascending ``tokens`` that lie in this range; a slice where they are consecutive."""
         lo, hi = int(tokens[0]) - self.first, int(tokens[-1]) - self.first + 1
         if hi - lo == len(tokens):
             return part_of(self.rows, lo, hi)

@@ -1,8 +1,7 @@
 """The steps by which every sender publishes through a bridge: prepare, launch, resend, flush, receive.
 
 A :class:`SendLoop` asks the window for messages to send, calls the bridge, and gives the window the answers.
-Its caller decides when, and how long to wait: :class:`~mama_spark.publishing.batch_publisher.BatchPublisher`, the
-runners of the managed publisher, and :class:`~mama_spark.publishing.window.blocking_sender.BlockingSender`.
+Its caller decides when, and how long to wait.
 """
 
 from __future__ import annotations
@@ -97,8 +96,6 @@ class SendLoop:
     ) -> deque[Span]:
         """Check queued flights in the bridge, and fail bad ones; returns the spans of the others.
 
-        :param rejected: errors of rows that the caller rejects
-        :param stored: flights whose rows are stored already
         :raises ConfigError, Unavailable: see :meth:`~mama_spark.contracts.bridge.PublisherBridge.prepare`
         """
         if not flights.n:
@@ -162,7 +159,6 @@ class SendLoop:
         return True
 
     def resend(self) -> None:
-        """Resend due flights until the bridge takes no more."""
         self.bridge_full, now = False, self.clock()
         if self._check is not None and self.window.resends and not self._find_stored(self._check, now):
             return
@@ -291,17 +287,13 @@ class SendLoop:
         logger.warning("%s%s%s%s", self._log_prefix, what, event.info, topic)
 
     def outage_lasts_too_long(self, waiting: bool, now: float) -> bool:
-        """Whether to give up unsettled flights.
-
-        :param waiting: messages wait to be sent
-        """
+        """Whether to give up unsettled flights; ``waiting``: messages wait to be sent."""
         window = self.window
         blocked = waiting and (not window.connected or window.paused or self.bridge_full)
         return self.outage.check(blocked, window.in_flight, now, queued=waiting)
 
 
 def spans_of(good: Bools) -> deque[Span]:
-    """Spans of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], good, [False])).astype(np.int8)))
     return deque(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 

@@ -51,7 +51,6 @@ class BackpressureState:
         return sent_at >= self.began and now >= self.until
 
     def pause(self, error: PublishError, now: float, backoff: float) -> None:
-        """Begin a pause of ``backoff`` seconds."""
         self.level += 1
         self.began, self.until = now, now + backoff
         if error.backpressure is Backpressure.SHRINK_WINDOW:
@@ -59,7 +58,6 @@ class BackpressureState:
             self._acked_since_growth = 0
 
     def acknowledged(self, sent_at: float) -> None:
-        """Note the acknowledgement of a message that was sent at this time."""
         if sent_at >= self.began:
             self.level = 0
 

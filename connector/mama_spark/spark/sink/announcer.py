@@ -83,9 +83,7 @@ def check_announce(o: SinkOptions, discovery: DiscoveryProperties) -> None:
 
 class SourceAnnouncer:
     """Announces the source of one task. Calls: :meth:`start`, :meth:`add_events`, :meth:`finish`; one at a time.
-
-    :param ids: prefix of the ids of its events; unique to the attempt
-    """
+    ``ids``: prefix of the ids of its events; unique to the attempt."""
 
     def __init__(self, o: SinkOptions, discovery: DiscoveryProperties, record: SourceRecord, ids: str) -> None:
         self._options, self._discovery, self._ids = o, discovery, ids
@@ -125,10 +123,7 @@ class SourceAnnouncer:
         return True
 
     def add_events(self, events: Sequence[EventRecord], urgent: bool) -> None:
-        """Queue events; never waits.
-
-        :param urgent: publish them before the end of the partition
-        """
+        """Queue events; never waits. ``urgent``: publish them before the end of the partition."""
         if self._bridge is None:
             return
         with self._changed:

@@ -36,7 +36,6 @@ class DeadLetterContext:
 class DeadLetterQueue:
     """Collects failed rows on the publisher's thread; the task's thread publishes them.
 
-    :param table: staging of the option deadLetterTable
     :param with_ids: the broker deduplicates
     :param content_ids: tells rows apart whose flights may share an id, because it is from a column: it is null in some,
         or doubled. None = all flights have ids of their own
@@ -65,7 +64,6 @@ class DeadLetterQueue:
 
         :param ids: flight ids, in place of the ids of the messages
         :param at: µs since the epoch, one a row
-        :param extra: columns of the DataFrame for the table
         """
         if self._table is not None:
             reasons = [(e.status, e.code or None, e.info) for e in errors]
@@ -112,10 +110,7 @@ class DeadLetterQueue:
 def single_rows_of(
     batch: MessageBatch, flight_id: pa.Array, context: SinkBatch, errors: list[PublishError], at: Int64s
 ) -> tuple[MessageBatch, pa.Array, list[PublishError], Int64s]:
-    """Failed flights as messages of one row, for the dead letters.
-
-    The id is that of the row, or else that of the flight with the position in the pack.
-    """
+    """Failed flights as messages of one row, with the row's id, or else the flight's with the position in the pack."""
     if context.packed is None:
         return batch, flight_id, errors, at
     rows, of = singles(batch)

@@ -60,10 +60,7 @@ def knows_ids(o: SinkOptions, capabilities: Capabilities) -> bool:
 
 
 def where_logged(job: SinkJob, write_id: WriteId | None) -> str:
-    """The part of a failed write's error about its flight log.
-
-    :param write_id: None = not known
-    """
+    """The part of a failed write's error about its flight log; ``write_id`` None: not known."""
     path = job.options.flight_log
     if path is None:
         return "; no flight log was kept (option flightLog)"

@@ -21,10 +21,7 @@ Renumber = Callable[[pa.DictionaryArray, Digests, Int64s], Int64s]
 
 
 class GiveIds(Stage):
-    """Ids for messages that have none.
-
-    :param renumber: makes numbers for ids that no stored message has; None = the numbers stay
-    """
+    """Ids for messages that have none; ``renumber``: gives numbers that no stored message has; None = they stay."""
 
     def __init__(self, ids: IdMaker, renumber: Renumber | None = None) -> None:
         self._ids, self._renumber = ids, renumber

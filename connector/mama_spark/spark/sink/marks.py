@@ -22,10 +22,7 @@ _CONTROL_HEADERS = rf"(?i)^(nats-|({'|'.join(PACK_HEADERS)})$)"
 
 
 class MarkUnpackable(Stage):
-    """The stage that rejects rows which a pack cannot hold.
-
-    :param lines: a pack is lines of text, one a value, so a value with a line feed is rejected
-    """
+    """Rejects rows which a pack cannot hold; ``lines``: a pack has one line a value, so line feeds are rejected."""
 
     def __init__(self, *, lines: bool) -> None:
         self._lines = lines
@@ -42,10 +39,7 @@ class MarkUnpackable(Stage):
 
 
 class MarkDoubledIds(Stage):
-    """The stage for rows that bring ids.
-
-    :param counts: gets the number of rows that were found, and the first of them
-    """
+    """Fails or counts rows whose id came before; ``counts`` gets their number, and the first of them."""
 
     def __init__(self, check: DoubledIdCheck, counts: OutcomeCounts) -> None:
         self._check, self._counts = check, counts

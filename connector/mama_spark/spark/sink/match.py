@@ -24,11 +24,8 @@ from .stages import SinkBatch, Stage
 
 
 class MatchStored(Stage):
-    """The stage that matches the rows of one attempt. Each stored row settles one row, under the stored id.
-
-    :param prefix: prefix of the ids of the batch, up to the partition
-    :param codec: codec of packs; None = rows are not packed
-    """
+    """The stage that matches the rows of one attempt. Each stored row settles one row, under the stored id. ``codec``
+    None: rows are not packed."""
 
     def __init__(self, session: BatchSession, prefix: str, codec: Codec | None) -> None:
         self._session, self._prefix, self._codec = session, prefix, codec
@@ -73,8 +70,6 @@ class MatchStored(Stage):
 
 
 def unpack_digests(codec: Codec) -> Unpack:
-    """A function that unpacks stored packs: digests of the rows, and the number of rows of each pack."""
-
     def unpack(records: Records) -> tuple[Digests, Int64s]:
         contents, counts = contents_of_records(codec, records)
         return digest(contents), counts

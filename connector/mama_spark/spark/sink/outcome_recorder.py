@@ -1,8 +1,4 @@
-"""Records the outcome of the rows of one partition: flight log, dead letters, counts of the report.
-
-Publishing runs on two threads. The publisher's thread calls :meth:`OutcomeRecorder.on_finished` with each batch of
-flights that all have their outcome; the task's thread calls everything else.
-"""
+"""Records the outcome of the rows of one partition: flight log, dead letters, counts of the report."""
 
 from __future__ import annotations
 
@@ -146,10 +142,7 @@ class OutcomeRecorder:
     def _record_flights(
         self, flights: FlightBatch, batch: MessageBatch, context: SinkBatch, split: Bools | None
     ) -> None:
-        """Record the outcomes of flights: counts, dead letters and rows of the flight log.
-
-        :param split: a boolean a flight: True = its rows are sent again in others, without an outcome here; None = none
-        """
+        """``split``: True for flights whose rows are sent again in others, without an outcome here; None = none."""
         flight_id = with_nulls(self._flight_ids(batch, context), "ids", flights.errors)
         dead_lettered = self._record_dead_letters(flights, batch, flight_id, context, split)
         rows = context.rows
@@ -174,7 +167,6 @@ class OutcomeRecorder:
         self._staging.add_flights(columns)
 
     def _flight_ids(self, batch: MessageBatch, context: SinkBatch) -> pa.Array:
-        """Ids of the messages; of the user, where none are sent; else numbers."""
         if batch.ids is not None:
             return batch.ids
         if context.unsent_ids is not None:

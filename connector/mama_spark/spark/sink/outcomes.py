@@ -159,10 +159,7 @@ def _reasons(flights: FlightBatch, doubled: Int64s | None) -> dict[int, Reason]:
 def count_outcomes(
     counts: OutcomeCounts, flights: FlightBatch, batch: MessageBatch, flight_id: pa.Array, rows: Int64s | None
 ) -> None:
-    """Add the outcomes of finished flights.
-
-    :param rows: rows of each flight; 0 = it does not count; None = one each
-    """
+    """Add the outcomes of finished flights; ``rows``: of each flight, 0 = it does not count; None = one each."""
     weights = np.ones(flights.n, np.int64) if rows is None else rows
     states = np.bincount(flights.state, weights, minlength=len(FlightState))
     counts.rows += int(weights.sum())

@@ -138,11 +138,9 @@ def _lists(extra: pa.RecordBatch | None, starts: Int64s) -> pa.RecordBatch | Non
 def keep_freed_memory() -> None:
     """Keep freed memory in the process, instead of giving it back to the kernel and asking for it again.
 
-    Columns of numbers of one block of packs have some hundred kilobytes each. glibc gives memory at the end of its heap
-    back as soon as a few of them are freed, so the kernel had to find and clear the same pages anew for each block.
-    Without this call, publishing rows of 100 bytes takes 4 to 15 % more processor time (``bench.packed.road``, lines
-    and arrow, twice five pairs of runs): 0.013 to 0.022 page faults a row instead of 0.004 at most. For rows of 1,000
-    bytes there is no difference. Any large array that a worker frees has this effect; other C libraries do as they
-    always did.
+    glibc gives memory at the end of its heap back as soon as a few columns of a block of packs (some hundred kilobytes
+    each) are freed, and the kernel clears the same pages anew for each block: 4 to 15 % more processor time for rows of
+    100 bytes (``bench.packed.road``), none for rows of 1,000. Any large array that a worker frees has the effect of
+    this call; other C libraries do as they always did.
     """
     np.empty(_LARGEST, np.uint8)  # freed at once: its pages were never touched

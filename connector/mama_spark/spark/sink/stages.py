@@ -115,14 +115,12 @@ def through(stages: Sequence[Stage], batch: SinkBatch) -> Iterator[SinkBatch]:
 
 
 def finished(stages: Sequence[Stage]) -> Iterator[SinkBatch]:
-    """The batches that are left in the stages when no more come, after the stages that follow."""
     for place, stage in enumerate(stages, 1):
         for one in stage.finish():
             yield from through(stages[place:], one)
 
 
 def returned(stages: Sequence[Stage]) -> Iterator[SinkBatch]:
-    """The batches that the middleware refused, after the stage that takes them and those that follow."""
     for place, stage in enumerate(stages, 1):
         for one in stage.returned():
             yield from through(stages[place:], one)

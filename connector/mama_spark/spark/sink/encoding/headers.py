@@ -60,7 +60,6 @@ def with_trace_headers(batch: MessageBatch, parent: str | None, state: str | Non
 
 
 def _wanted(batch: MessageBatch, most: int) -> Bools:
-    """Messages without a header of this name that have room for one."""
     sizes, wanted = batch.sizes(), np.ones(len(batch), np.bool_)
     others = [column for column in (batch.headers, batch.ids) if column is not None]
     near = int(sizes.max(initial=0)) + sum(column.nbytes for column in others) > most

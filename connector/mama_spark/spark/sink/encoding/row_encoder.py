@@ -122,10 +122,7 @@ class RowEncoder:
 def _dictionary_encoded(
     column: pa.Array, error: type[BadRow], what: str, null: str, rejected: dict[int, PublishError]
 ) -> pa.DictionaryArray:
-    """Strings as a dictionary without nulls; rows with null are rejected.
-
-    :param what: the column of messages; ``null``: why a row without it is rejected
-    """
+    """Strings as a dictionary without nulls; rows with null are rejected: ``null`` says why."""
     coded = column.cast(pa.string()).dictionary_encode()
     if invalid := _invalid(coded.dictionary):
         same = pc.is_in(coded.indices, pa.array(invalid, coded.indices.type)).to_numpy(zero_copy_only=False)
