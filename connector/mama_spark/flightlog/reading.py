@@ -263,9 +263,7 @@ def summarise(
         active=seconds,
         rate=done / seconds if done >= LEAST_RATED and seconds > 0 else None,
         doubled_id=doubled,
-        parts_not_added=None
-        if local_path(path) is None
-        else len(adopt_orphans(path, storage, timedelta(0), True).parts),
+        parts_not_added=_parts_not_added(path, storage),
     )
 
 
