@@ -24,13 +24,13 @@ GOALS = [
 def table(result: Result, size: int) -> list[str]:
     """One row a contender: medians, and the ratio to the C program with one acknowledgement a message."""
     others = dict.fromkeys((one.name for one in CONTENDERS), "c-acks")
-    return _table(result, size, f"publishing {size:,} B a row", "to the C program", CONTENDERS, others, 2)
+    return _table(result, size, f"publishing {size:,} B a row", "ratio to C", CONTENDERS, others, 2)
 
 
 def reading(result: Result, size: int) -> list[str]:
     """One row a reader: medians, and the ratio to the hand-written one of its kind."""
     others = {"log": "fetch", "mamasub": "sub-simple"}
-    return _table(result, size, f"reading {size:,} B a row", "to the data source", READERS, others, 1)
+    return _table(result, size, f"reading {size:,} B a row", "ratio to the source", READERS, others, 1)
 
 
 def _table(

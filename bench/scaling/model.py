@@ -119,19 +119,19 @@ def limits(c: Coefficients) -> list[tuple[float, str]]:
         (SERVER_CORES / 2 / c.serve, f"one server of {SERVER_CORES} cores, half of them for publishing"),
         (
             one_file_a_day * MICRO_BATCH / c.file,
-            f"a flight log without merging: after a day, a commit takes the {MICRO_BATCH} s of a micro-batch",
+            f"one flight log without merging: after a day, a commit takes the {MICRO_BATCH} s of a micro-batch",
         ),
         (
             one_file_a_day * 1e9 / c.file_memory,
-            "a flight log without merging: after a day, a commit needs 1 GB of memory",
+            "one flight log without merging: after a day, a commit needs 1 GB of memory",
         ),
         (
             one_file_a_day / 7 * MICRO_BATCH / c.merged,
-            f"a merged flight log with a retention of a week: a commit takes {MICRO_BATCH} s",
+            f"one merged flight log with a retention of a week: a commit takes {MICRO_BATCH} s",
         ),
         (
             one_file_a_day * MICRO_BATCH / c.merged,
-            f"a merged flight log with a retention of a day: a commit takes {MICRO_BATCH} s",
+            f"one merged flight log with a retention of a day: a commit takes {MICRO_BATCH} s",
         ),
         (PARTITION / c.report, f"the driver: the reports of a micro-batch alone take {MICRO_BATCH} s"),
     ]

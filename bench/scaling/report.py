@@ -74,7 +74,7 @@ def model(result: Result) -> list[str]:
     c = Coefficients.of(json.loads(RATES.read_text()), result)
     return [
         *clusters(c), "",
-        "| limit | plan with rows a second |", "|---|--:|",
+        "| limit | rows/s to plan with |", "|---|--:|",
         *(f"| {what} | {float(f'{rate:.3g}'):,.0f} |" for rate, what in limits(c) if rate <= TARGETS[-2]), "",
         f"A million announced sources take {c.source / 1e3:.1f} GB in streams.",
     ]  # fmt: skip

@@ -17,7 +17,7 @@ commands it sends. Layout, version 1::
 | 5 | after | number-8: replay messages with a higher number | READ |
 | 6 | acks | 13-byte runs: outcome (1 byte), count (number-4), first sequence (number-8); the field may be \
 repeated | PONG |
-| 7 | message id | 1 to 65,535 bytes; a durable stream stores an id once | SEND, DELIVER |
+| 7 | message id | 1 to 65,535 bytes; a stored stream stores an id once | SEND, DELIVER |
 | 8 | header | length of the name (number-2), name, value; one field per value, in order | SEND, DELIVER |
 | 9 | stored | number-4: 1 = the stream is stored: it numbers its messages, and stores an id once | OK of WRITE |
 | 10 | question | about stored streams, see :mod:`.log_query` | PING |

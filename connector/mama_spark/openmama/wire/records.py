@@ -1,4 +1,4 @@
-"""Format of the records in a log of OpenMAMA messages, which recorders write, and of their topics. Pure.
+"""Records that recorders write to a log of OpenMAMA messages: their format and topics. Pure.
 
 A record is a head of fixed size and what follows it: the frame as it came from the network. Numbers are little endian:
 

@@ -1,4 +1,4 @@
-"""Format of the records in a log of Tango events, which recorders and ``mamapub`` write, and of their topics. Pure.
+"""Records that recorders and ``mamapub`` write to a log of Tango events: their format and topics. Pure.
 
 A record is a head of fixed size, followed by the frames of the event, in order. Numbers are little endian:
 
@@ -21,7 +21,7 @@ started 10, stopped 11, state 12, suspect 13, checked 14 |
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
 Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
 event type, GAP has ``gap``, RESTART ``restart``, and ONLINE, OFFLINE, SUSPECT ``heartbeat``: readers can select these;
-the first frame of a gap is the topic of its events, the others are empty. Records about the writer itself have the
+the first frame of a gap is the topic of its events, its other frames are empty. Records about the writer itself have the
 topic ``<prefix>.<name>``.
 """
 
