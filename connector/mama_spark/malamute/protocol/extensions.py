@@ -12,8 +12,8 @@ commands it sends. Layout, version 1::
 128 discovery, 256 message blocks | OPEN; OK of OPEN: those the broker supports |
 | 2 | credit | number-4: how many more bytes the client may send (:class:`.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
-|   |   | number-8: the subscription begins after it | OK of READ without field 5 |
-| 4 | time | number-8: microseconds since the epoch at which it was stored | DELIVER |
+|   |   | number-8: the subscription begins after it | OK of a READ without `after` |
+| 4 | time | number-8: time of storage, microseconds since the epoch | DELIVER |
 | 5 | after | number-8: replay messages with a higher number | READ |
 | 6 | acks | 13-byte runs: outcome (1 byte), count (number-4), first sequence (number-8); the field may be \
 repeated | PONG |
