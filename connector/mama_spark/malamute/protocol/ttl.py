@@ -9,7 +9,7 @@ clock; a restart of the broker restarts them.
 
 A message with ``Mama-Expected-Sequence: <n>`` is stored only if the running message of its subject has this sequence
 (0: no timer runs there): compare-and-set. Otherwise it is answered DUPLICATE, with the sequence of the running
-message. It needs ``Mama-Ttl`` and is no renewal, else it is REFUSED; so is a ``Mama-Marker`` of a client.
+message. Without ``Mama-Ttl``, or as a renewal, it is REFUSED; so is a ``Mama-Marker`` of a client.
 
 The running message of a subject survives retention. Beyond ``max_running`` subjects of a stream, messages with a
 TTL are REFUSED; so is one of more than 1 MiB.
