@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         shown = bridge.call(lambda opened: begin(opened, o, args.begin), timeout=0.0)
+        places = (f"{name} from sequence {at.served + 1}" for name, at in shown.items())
+        print(f"mama: follows {', '.join(places)}", file=sys.stderr, flush=True)
         while True:
             before = dict(shown)
             bridge.call(show_new)

@@ -24,7 +24,9 @@ def test_what_is_published_over_a_bridge_is_shown_over_it(capsys: pytest.Capture
         assert main(["pub", f"orders.r{i}", f"order {i}", "-H", f"n={i}", "--url", url]) == 0
     capsys.readouterr()
     assert main(["sub", "orders.*", "--from", "2", "--count", "2", "--json", "--url", url]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    out, err = capsys.readouterr()
+    assert "from sequence 2\n" in err
+    rows = [json.loads(line) for line in out.splitlines()]
     assert [(r["topic"], r["value"], r["sequence"]) for r in rows] == [
         ("orders.r1", "order 1", 2),
         ("orders.r2", "order 2", 3),
