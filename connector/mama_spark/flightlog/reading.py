@@ -319,7 +319,9 @@ def open_log(path: str, storage: dict[str, str]) -> DeltaTable:
     with storage_errors(f"flight log {path}", storage):
         table = TableStore(path, storage).table()
     if table is None:
-        raise FlightLogError(f"{path}: no flight log there")
+        raise FlightLogError(
+            f"{path}: no flight log there; a write makes it at its end, a query at that of its first micro-batch"
+        )
     if not {"kind", "flight_id", "event"} <= {f.name for f in table.schema().fields}:
         raise FlightLogError(f"{path} is a table, but no flight log")
     return table

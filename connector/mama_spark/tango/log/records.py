@@ -21,8 +21,8 @@ started 10, stopped 11, state 12, suspect 13, checked 14 |
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
 Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
 event type, GAP has ``gap``, RESTART ``restart``, and ONLINE, OFFLINE, SUSPECT ``heartbeat``: readers can select these;
-the first frame of a gap is the topic of its events, its other frames are empty. Records about the writer itself have the
-topic ``<prefix>.<name>``.
+the first frame of a gap is the topic of its events, its other frames are empty. Records about the writer itself have
+the topic ``<prefix>.<name>``.
 """
 
 from __future__ import annotations
