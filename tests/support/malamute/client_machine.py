@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mama_spark.malamute.client.calls import Call
 from mama_spark.malamute.client.connection_settings import ConnectionSettings
 from mama_spark.malamute.client.state_machine import ClientMachine
 from mama_spark.malamute.protocol import commands as wire
@@ -11,8 +12,6 @@ from mama_spark.malamute.protocol.commands import Command, Ok, decode, encode
 from mama_spark.malamute.protocol.extensions import Extension, Feature, write
 
 FAR = 1e9
-
-
 ALL = Feature.CREDIT | Feature.SEQUENCE | Feature.ACKS | Feature.CONFIRM | Feature.HEADERS
 
 
@@ -41,20 +40,21 @@ def connected(features: Feature | None = None, **values: Any) -> ClientMachine:
     return machine
 
 
-def do(machine: ClientMachine, command: Command) -> None:
-    """What an application does to make the client say this."""
+def do(machine: ClientMachine, command: Command, now: float = 0.0, deadline: float = FAR) -> Call | None:
+    """What an application does to make the client say this; the call, if it is one."""
     match command:
         case wire.Open():
-            machine.connect(0.0, FAR)
+            return machine.connect(now, deadline)
         case wire.Ping():
-            machine.ping(0.0, FAR)
+            return machine.ping(now, deadline)
         case wire.Close():
-            machine.close(FAR)
+            return machine.close(deadline)
         case wire.StreamWrite() | wire.StreamRead() | wire.StreamCancel() | wire.ServiceOffer():
-            machine.call(command, FAR)
+            return machine.call(command, deadline)
         case wire.StreamSend():
             machine.send_frames([encode(command)])
         case wire.MailboxSend() | wire.ServiceSend():
             machine.send_message(command)
         case wire.Credit():
             machine.give_credit(command.amount)
+    return None

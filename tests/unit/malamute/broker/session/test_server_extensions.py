@@ -14,16 +14,6 @@ from mama_spark.malamute.protocol.extensions import AckRun, Extension, Feature, 
 from tests.support.malamute.session_machine import ALL, OK, PONG, MachineHarness
 
 
-def test_a_client_that_announced_nothing_gets_no_extension() -> None:
-    desk = MachineHarness()
-    assert desk.send("c", wire.Open(b"c", b"unreadable")) == [OK]
-    desk.open("w", features=ALL)
-    desk.send("w", wire.StreamWrite(b"st"))
-    desk.send("c", wire.StreamRead(b"st", b""))
-    desk.send("w", wire.StreamSend(b"s", [], write(Extension(message_id=b"1", headers=((b"k", b"v"),)))))
-    assert desk.got("c") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
-
-
 def test_the_broker_says_what_it_does_of_what_a_client_understands() -> None:
     desk = MachineHarness(features=Feature.ACKS | Feature.HEADERS)
     (ok,) = desk.send("a", wire.Open(b"a", write(Extension(features=ALL))))
@@ -31,20 +21,21 @@ def test_the_broker_says_what_it_does_of_what_a_client_understands() -> None:
     assert read(ok.trailing).features == Feature.ACKS | Feature.HEADERS
 
 
-def test_ids_and_headers_travel_between_clients_that_announced_them() -> None:
+def test_ids_and_headers_travel_between_clients_that_announced_them_alone() -> None:
     desk = MachineHarness()
     desk.open("w", features=Feature.HEADERS)
     desk.open("r", features=Feature.HEADERS)
     desk.open("q", features=Feature.SEQUENCE)
+    assert desk.send("c", wire.Open(b"c", b"unreadable")) == [OK]
     desk.send("w", wire.StreamWrite(b"st"))
-    desk.send("r", wire.StreamRead(b"st", b""))
-    desk.send("q", wire.StreamRead(b"st", b""))
+    for reader in ("r", "q", "c"):
+        desk.send(reader, wire.StreamRead(b"st", b""))
     sent = Extension(message_id=b"id", headers=((b"k", b"v"), (b"k", b"w")))
     desk.send("w", wire.StreamSend(b"s", [], write(sent)))
     (delivery,) = desk.got("r")
     assert isinstance(delivery, wire.StreamDeliver)
     assert read(delivery.trailing) == sent
-    assert desk.got("q") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
+    assert desk.got("q") == desk.got("c") == [wire.StreamDeliver(b"st", b"w", b"s", [])]
 
 
 def test_a_block_with_a_message_of_too_many_headers_disconnects_its_client() -> None:
@@ -136,6 +127,9 @@ def test_trackers_and_confirms() -> None:
     assert desk.got("own") == [wire.MailboxDeliver(b"w", b"own", b"s", t, []) for t in (b"t2", b"t3")]
     desk.send("own", wire.Confirm(b"t3"), wire.Confirm(b"unknown"), wire.Confirm(b"t2", 300, b"no"))
     assert desk.got("w") == [wire.Confirm(b"t3"), wire.Confirm(b"t2", 300, b"no")]
+    desk.send("c", wire.ServiceOffer(b"svc", b""))
+    assert desk.send("w", wire.ServiceSend(b"svc", b"s", b"t4")) == [wire.Confirm(b"t4")]
+    assert desk.send("w", wire.ServiceSend(b"svc", b"s"), wire.MailboxSend(b"c", b"s")) == [], "without a tracker"
 
 
 @pytest.mark.spec("ML-26")

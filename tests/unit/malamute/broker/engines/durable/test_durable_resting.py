@@ -48,7 +48,7 @@ def test_a_resting_stream_goes_on_where_it_was(engines: Make) -> None:
         assert one.engine.store.resting
         assert one.engine.position() == count
         assert one.publish(b"1", ids=True) == (AckRun(StoreOutcome.DUPLICATE, 1, 1),)
-        assert one.read(after=0, client=count) == list(range(1, count + 1))
+        assert one.replayed(after=0, client=count) == list(range(1, count + 1))
         assert one.publish(b"n%d" % count) == (AckRun(StoreOutcome.STORED, 1, count + 1),)
     one.engine.idle()
     one.engine.close()

@@ -6,9 +6,11 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from mama_spark.malamute.broker.engines import ack_tracker
+from mama_spark.malamute.broker.engines.ack_tracker import MOST_RUNS, AckTracker, OutcomeRuns
 from mama_spark.malamute.broker.engines.durable import engine as durable
 from mama_spark.malamute.broker.engines.durable import store as durable_store
-from mama_spark.malamute.protocol.extensions import AckRun, StoreOutcome
+from mama_spark.malamute.protocol.extensions import AckRun, Extension, StoreOutcome, write
 
 from tests.support.malamute.durable_engine import SECOND, Make
 from tests.support.malamute.stored_engine_suite import numbered
@@ -75,16 +77,16 @@ def test_retention_by_count(engines: Make) -> None:
     one = engines(max_messages=10)
     for _ in range(3):
         one.publish(*numbered(7))
-    assert one.read() == list(range(12, 22))
+    assert one.replayed() == list(range(12, 22))
 
 
 def test_retention_by_bytes(engines: Make) -> None:
     one = engines(max_bytes=1000)
     for _ in range(5):
         one.publish(*[b"s"] * 5, content=b"x" * 93)  # and the sender's 6
-    assert one.read() == list(range(16, 26))
+    assert one.replayed() == list(range(16, 26))
     one.publish(b"s", content=b"x" * 5000)
-    assert one.read(client="later") == [26], "the newest stays, whatever its size"
+    assert one.replayed(client="later") == [26], "the newest stays, whatever its size"
     assert one.engine.store.stored_bytes == 5007
 
 
@@ -95,10 +97,10 @@ def test_retention_by_age_also_while_nothing_happens(engines: Make) -> None:
     one.publish(*numbered(3))
     one.now += 4 * SECOND
     assert one.engine.idle() == 1.0
-    assert one.read() == [4, 5, 6]
+    assert one.replayed() == [4, 5, 6]
     one.now += 100 * SECOND
     one.drain()
-    assert one.read(client="later") == [6], "the newest stays"
+    assert one.replayed(client="later") == [6], "the newest stays"
 
 
 def test_a_new_limit_on_a_large_store_is_reached_in_steps(engines: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,13 +112,7 @@ def test_a_new_limit_on_a_large_store_is_reached_in_steps(engines: Make, monkeyp
     two.publish(b"x")
     assert two.engine.store.first == 51
     two.drain()
-    assert two.read() == list(range(492, 502))
-
-
-def test_replay_from_a_removed_position_begins_with_what_is_there(engines: Make) -> None:
-    one = engines(max_messages=3)
-    one.publish(*numbered(10))
-    assert one.read(after=2) == [8, 9, 10]
+    assert two.replayed() == list(range(492, 502))
 
 
 def test_numbers_go_on_after_everything_was_removed(engines: Make) -> None:
@@ -139,7 +135,7 @@ def test_times_never_fall_although_the_clock_does(engines: Make) -> None:
     one.engine.close()
     two = engines(now=one.now + one.set)
     two.publish(b"c")
-    two.read()
+    two.replayed()
     two.engine.compile("x", b"", 0)
     two.engine.flush()
     times = [d.extension.time for d in two.got if d.extension is not None]
@@ -164,7 +160,7 @@ def test_a_large_store_is_replayed_in_small_pieces_while_commands_go_on(
             published += 1
         else:
             one.engine.idle()
-        found += one.taken()
+        found += one.delivered()
         assert len(found) - before <= 21
     assert found == list(range(1, published + 1))
 
@@ -178,7 +174,7 @@ def test_readers_behind_take_turns(engines: Make, monkeypatch: pytest.MonkeyPatc
         one.engine.compile(who, b"", 0)
     for _ in range(3):
         one.engine.flush()
-    counts = [len(one.taken(who)) for who in ("a", "b", "c")]
+    counts = [len(one.delivered(who)) for who in ("a", "b", "c")]
     assert min(counts) >= 60, counts
 
 
@@ -188,6 +184,56 @@ def test_a_slow_reader_costs_no_memory(engines: Make) -> None:
     one.engine.credit("r", 1)
     for _ in range(20):
         one.publish(*numbered(100), content=b"x" * 1000)
-    assert one.taken() == [1]
+    assert one.delivered() == [1]
     engine = one.engine
     assert (len(engine._accepted), len(engine._acks), len(engine._behind)) == (0, 0, 1)
+
+
+# --- outcomes of messages -----------------------------------------------------------------------------------------
+
+STORED, DUPLICATE, REFUSED = StoreOutcome.STORED, StoreOutcome.DUPLICATE, StoreOutcome.REFUSED
+
+
+# --- outcomes of messages ------------------------------------------------------------------------------------------
+
+
+def test_a_failed_transaction_corrects_what_was_written_down_for_it_and_nothing_else() -> None:
+    book = AckTracker()
+    for sequence in (1, 2, 3):
+        book.add("a", STORED, sequence)
+    early = book.take("a")
+    book.settle()
+    for sequence in (4, 5):
+        book.add("b", STORED, sequence)
+    book.add("c", DUPLICATE, 3)
+    book.add("c", DUPLICATE, 4)
+    asked = book.take("b")
+    book.refuse(4)
+    assert early.acks() == (AckRun(STORED, 3, 1),)
+    assert asked.acks() == (AckRun(STORED, 1, 4), AckRun(REFUSED, 1))
+    book.refuse(3)
+    assert asked.acks() == (AckRun(REFUSED, 1), AckRun(REFUSED, 1))
+    assert book.take("c").acks() == (AckRun(DUPLICATE, 1, 3), AckRun(REFUSED, 1))
+
+
+def test_an_answer_never_grows_beyond_its_field() -> None:
+    """65,535 bytes; two publishers that alternate make a run of every message."""
+    runs = OutcomeRuns()
+    for sequence in range(1, 40_000, 2):
+        runs.add(STORED, sequence)
+    acks = runs.acks()
+    assert len(acks) <= MOST_RUNS
+    assert write(Extension(acks=acks))
+    assert sum(run.count for run in acks) == 20_000
+    assert {run.outcome for run in acks} == {STORED}
+    assert acks[-1].last == 39_999, "what is not decided yet keeps its number"
+
+
+def test_who_never_asks_is_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ack_tracker, "MOST_CLIENTS", 3)
+    book = AckTracker()
+    for client in range(10):
+        book.add(client, STORED, client + 1)
+    assert len(book) == 3
+    assert book.take(9).acks() == (AckRun(STORED, 1, 10),)
+    assert book.take(0).acks() == ()
