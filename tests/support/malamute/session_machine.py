@@ -95,25 +95,24 @@ class MachineHarness:
         engine.traffic(lambda delivery: self._out.append(delivery))
         answers: list[tuple[str | None, Any]] = []
         for command in commands:
+            error, runs = None, None
             match command:
                 case AcceptMessage():
                     engine.accept(command.client, command.address, command.subject, command.content, command.extension)
+                    continue
                 case GiveCredit(client, amount):
                     engine.credit(client, amount)
+                    continue
                 case SyncOutcomes(client):
-                    answers.append((None, engine.sync(client)))
+                    runs = engine.sync(client)
                 case CompilePattern(client, pattern, after):
                     try:
                         engine.compile(client, pattern, after)
                     except BadPattern as e:
-                        answers.append((str(e), ()))
-                    else:
-                        answers.append((None, ()))
+                        error = str(e)
                 case CancelSubscriptions(client):
                     engine.cancel(client)
-                    answers.append((None, ()))
-                case _:
-                    answers.append((None, ()))
+            answers.append((error, runs or ()))
         engine.flush()
         for error, runs in answers:
             self.machine.command_done(stream, error, runs() if callable(runs) else runs)

@@ -9,7 +9,7 @@ from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import Command, Error, StatusCode, encode
 from mama_spark.malamute.protocol.extensions import Feature
 
-from tests.support.malamute.session_machine import FAILED, INVALID, OK, PONG, MachineHarness, subjects, written
+from tests.support.malamute.session_machine import ALL, FAILED, INVALID, OK, PONG, MachineHarness, subjects, written
 from tests.support.tables import each
 
 # --- clients at the broker's session machine: addresses, expiry, and what is reported of them -------------------------
@@ -53,34 +53,20 @@ def test_silence_drops_and_any_frame_counts_malformed_too() -> None:
     assert desk.received == {}
 
 
-def test_what_only_a_server_sends_drops_its_sender() -> None:
-    desk = MachineHarness()
-    desk.open("a")
-    assert desk.send("a", wire.Pong(), wire.Ping()) == [INVALID, INVALID]
-
-
-def test_a_timeout_of_zero_never_drops() -> None:
-    desk = MachineHarness(timeout=0)
-    desk.open("a")
-    desk.expire(1e9)
-    assert desk.machine.next_expiry() is None
-    assert desk.send("a", wire.Ping()) == [PONG]
-
-
-def test_connects_subscriptions_and_disconnects_are_reported() -> None:
-    """Discovery of topics reads CONNECTED, SUBSCRIBED, UNSUBSCRIBED, GONE (from READ, CANCEL, CLOSE, expiry)."""
+def test_what_a_client_does_is_reported_once_whatever_it_repeats() -> None:
+    """Who publishes to several streams says WRITE before each chunk."""
     desk = MachineHarness(timeout=10)
     desk.open("a")
-    desk.open("b")
-    desk.send("a", wire.StreamRead(b"s", b"p"), wire.StreamRead(b"t", b"p"), wire.StreamCancel(b"s"), wire.Close())
-    desk.send("b", wire.StreamRead(b"s", b"q"))
+    desk.send("a", *[wire.StreamWrite(stream) for stream in (b"s", b"t", b"s")])
+    assert desk.send("a", *[wire.StreamRead(b"s", b"p")] * 3, wire.StreamRead(b"t", b"p")) == [OK] * 4
+    assert desk.send("a", wire.StreamCancel(b"s"), wire.StreamCancel(b"nowhere")) == [OK] * 2
+    assert set(desk.machine.streams) == {b"s", b"t"}
     desk.expire(11)
     assert desk.machine.clients.events.take() == [
-        ("CONNECTED", b"a", b"", b""), ("CONNECTED", b"b", b"", b""),
+        ("CONNECTED", b"a", b"", b""), ("WRITING", b"a", b"s", b""), ("WRITING", b"a", b"t", b""),
         ("SUBSCRIBED", b"a", b"s", b"p"), ("SUBSCRIBED", b"a", b"t", b"p"), ("UNSUBSCRIBED", b"a", b"s", b""),
-        ("UNSUBSCRIBED", b"a", b"t", b""), ("GONE", b"a", b"", b"close"),
-        ("SUBSCRIBED", b"b", b"s", b"q"), ("UNSUBSCRIBED", b"b", b"s", b""),
-        ("GONE", b"b", b"", b"nothing heard for too long"),
+        ("UNSUBSCRIBED", b"a", b"t", b""), ("STOPPED", b"a", b"s", b""), ("STOPPED", b"a", b"t", b""),
+        ("GONE", b"a", b"", b"nothing heard for too long"),
     ]  # fmt: skip
 
 
@@ -105,16 +91,6 @@ def test_nothing_is_delivered_beyond_credit_and_all_kinds_count() -> None:
     assert desk.send("r", wire.Ping()) == [PONG]
     assert subjects(desk.send("r", wire.Credit(2))) == [b"1", b"2"]
     assert subjects(desk.send("r", wire.Credit(65535))) == [b"3", b"4"]
-
-
-def test_a_client_that_announces_credit_begins_with_none() -> None:
-    desk = MachineHarness()
-    written(desk)
-    desk.open("r", features=Feature.CREDIT)
-    desk.send("r", wire.StreamRead(b"st", b""))
-    flood(desk, 2)
-    assert desk.got("r") == []
-    assert subjects(desk.send("r", wire.Credit(1))) == [b"0"]
 
 
 @each(
@@ -246,17 +222,6 @@ def test_letters_without_credit_go_back_when_their_receiver_leaves() -> None:
 # --- streams at the broker's session machine: who gets what, subscriptions, lost engines, limits ----------------------
 
 
-@pytest.mark.spec("S2", "S1")
-def test_a_reader_gets_what_its_pattern_matches_in_order() -> None:
-    desk = MachineHarness()
-    written(desk, b"weather")
-    desk.open("r")
-    desk.send("r", wire.StreamRead(b"weather", b"temp.*"))
-    for place in ("temp.moscow", "rain.moscow", "temp.chicago", "rain.chicago", "temp.london", "rain.london"):
-        desk.send("w", wire.StreamSend(place.encode(), [b""]))
-    assert subjects(desk.got("r")) == [b"temp.moscow", b"temp.chicago", b"temp.london"]
-
-
 def test_subjects_without_end_are_told_apart_and_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishing, "MAX_CACHED_SUBJECTS", 3)
     desk = MachineHarness()
@@ -294,13 +259,6 @@ def test_cancel_of_one_of_several_reads_keeps_the_others_and_disconnecting_is_sa
     assert desk.engines[b"A"].may_end()
 
 
-def test_cancel_of_a_stream_never_read_is_answered_and_makes_no_stream() -> None:
-    desk = MachineHarness()
-    desk.open("a")
-    assert desk.send("a", wire.StreamCancel(b"nowhere")) == [OK]
-    assert set(desk.machine.streams) == set()
-
-
 def test_a_read_is_answered_when_the_engine_took_it_and_later_replies_wait_for_it() -> None:
     desk = MachineHarness()
     desk.open("a")
@@ -326,13 +284,6 @@ def test_a_lost_engine_is_an_internal_error_to_who_waits() -> None:
     assert desk.got("w") == [Error(502, b"disk full"), PONG]
     desk.obedient = True
     assert desk.send("w", wire.StreamWrite(b"st")) == [OK], "a new engine may begin"
-
-
-def test_repeated_reads_change_nothing_and_are_answered() -> None:
-    desk = MachineHarness()
-    desk.open("r")
-    assert desk.send("r", *[wire.StreamRead(b"st", b"p")] * 5) == [OK] * 5
-    assert len([e for e in desk.machine.clients.events.take() if e[0] == "SUBSCRIBED"]) == 1
 
 
 def test_a_replay_storm_ends() -> None:
@@ -362,3 +313,75 @@ def test_limits_of_streams_and_subscriptions_refuse_and_keep_the_client() -> Non
         OK, Error(300, b"too many offers")
     ]  # fmt: skip
     assert desk.send("a", wire.Ping()) == [PONG]
+
+
+# --- streams that nobody uses are given back, and one client has a limited number ---------------------------------
+
+
+def idle(desk: MachineHarness, after: float) -> list[bytes]:
+    desk.now += after
+    return sorted(desk.machine.streams.idle(desk.now))
+
+
+def test_a_stream_is_idle_when_no_client_has_used_it_for_the_time() -> None:
+    desk = MachineHarness(timeout=0.0, stream_idle=30.0)
+    desk.open("c")
+    assert desk.send("c", wire.StreamRead(b"read", b"")) == [OK]
+    assert desk.send("c", wire.StreamWrite(b"earlier")) == [OK]
+    assert desk.send("c", wire.StreamWrite(b"written")) == [OK]
+    assert idle(desk, 0.0) == []
+    assert idle(desk, 29.0) == []
+    assert idle(desk, 10.0) == [b"earlier"]
+    desk.send("c", wire.StreamCancel(b"read"), wire.StreamWrite(b"earlier"))
+    assert idle(desk, 10.0) == []
+    assert idle(desk, 40.0) == [b"read", b"written"], "used again, it is not idle"
+    desk.send("c", wire.Close())
+    assert idle(desk, 10.0) == [b"read", b"written"]
+    assert idle(desk, 40.0) == [b"earlier", b"read", b"written"]
+
+
+def test_a_stream_is_not_idle_while_something_is_due_to_its_engine_or_from_it() -> None:
+    desk = MachineHarness(timeout=0.0, stream_idle=30.0)
+    desk.open("c", features=ALL | Feature.SENDING)
+    desk.send("c", wire.StreamWrite(b"s"), wire.StreamSend(b"a"), wire.StreamWrite(b"other"))
+    assert idle(desk, 0.0) == idle(desk, 100.0) == [], "its acknowledgement is not asked for yet"
+    desk.obedient = False
+    desk.send("c", wire.Ping())
+    assert idle(desk, 10.0) == idle(desk, 100.0) == []
+    desk.obey()
+    assert idle(desk, 10.0) == [b"s"], "unused since the look before"
+
+
+def test_the_broker_keeps_its_own_stream_and_with_0_all_streams() -> None:
+    for settings, kept in (({"stream_idle": 0.0}, b"s"), ({"events": b"s", "stream_idle": 1.0}, b"s")):
+        desk = MachineHarness(timeout=0.0, **settings)
+        desk.open("c")
+        desk.send("c", wire.StreamRead(kept, b""), wire.Close())
+        assert idle(desk, 0.0) == idle(desk, 1000.0) == []
+
+
+def test_an_ended_stream_leaves_nothing_and_opens_again() -> None:
+    desk = MachineHarness(timeout=0.0)
+    desk.open("c")
+    desk.send("c", wire.StreamWrite(b"s"), wire.StreamRead(b"s", b""), wire.StreamCancel(b"s"), wire.StreamWrite(b"t"))
+    desk.machine.clients.events.take()
+    desk.machine.stream_ended(b"s")
+    assert list(desk.machine.streams) == [b"t"]
+    assert desk.machine.clients.events.take() == [("STOPPED", b"c", b"s", b"")]
+    assert desk.send("c", wire.StreamWrite(b"s")) == [OK]
+    assert sorted(desk.machine.streams) == [b"s", b"t"]
+
+
+def test_one_client_has_a_limit_of_streams() -> None:
+    desk = MachineHarness(timeout=0.0, client_streams=2)
+    desk.open("c")
+    assert desk.send("c", wire.StreamRead(b"1", b""), wire.StreamWrite(b"2")) == [OK, OK]
+    refused = Error(300, b"too many streams of one client")
+    assert desk.send("c", wire.StreamRead(b"3", b""), wire.StreamWrite(b"3")) == [refused, refused]
+    assert desk.send("c", wire.StreamRead(b"2", b""), wire.StreamWrite(b"1")) == [OK, OK], "those that it has"
+    assert sorted(desk.machine.streams) == [b"1", b"2"]
+    desk.send("c", wire.StreamCancel(b"1"), wire.StreamCancel(b"2"))
+    desk.machine.stream_ended(b"2")
+    assert desk.send("c", wire.StreamRead(b"3", b"")) == [OK], "one that was given back counts no more"
+    desk.open("other")
+    assert desk.send("other", wire.StreamWrite(b"4")) == [OK]

@@ -17,7 +17,6 @@ from mama_spark.malamute.broker.session.states import (
 from mama_spark.malamute.protocol import commands as wire
 from mama_spark.malamute.protocol.commands import encode
 from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, write
-from mama_spark.malamute.protocol.transition_table import IllegalMachineStep
 
 from tests.support.malamute.session_machine import INVALID, OK, MachineHarness
 from tests.support.tables import each
@@ -145,12 +144,6 @@ def test_a_stranger_goes_where_the_table_says(event: SessionEvent) -> None:
     assert machine.machine.clients.counters.refused == (step.action is SessionAction.REPLY_INVALID)
 
 
-@each("event", NOT_A_COMMAND)
-def test_what_happens_to_clients_alone_has_no_entry_for_strangers(event: SessionEvent) -> None:
-    with pytest.raises(IllegalMachineStep):
-        TABLE.step(START, event)
-
-
 def test_the_table_is_complete_and_every_command_has_an_event() -> None:
     assert {(state, event) for state, event, _ in TABLE} == {
         (state, event)
@@ -160,13 +153,3 @@ def test_the_table_is_complete_and_every_command_has_an_event() -> None:
     }
     server_only = {3, 8, 10, 13, 14, 15}
     assert {cls.id for cls in EVENTS} == set(range(1, 19)) - server_only
-
-
-def test_every_command_that_is_executed_has_its_part() -> None:
-    executed = {event for _, event, step in TABLE if step.action is SessionAction.EXECUTE}
-    assert {EVENTS[command] for command in MachineHarness().machine._commands} == executed
-
-
-def test_plain_sends_take_the_way_that_keeps_the_state() -> None:
-    """They are not looked up in the table one by one."""
-    assert TABLE.step(CONNECTED, SessionEvent.SEND).state is CONNECTED
