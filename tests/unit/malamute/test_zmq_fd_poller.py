@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable, receive
+from mama_spark.malamute.zmq_fd_poller import ZmqFdPoller, readable
 
 Socket = zmq.Socket[bytes]
 
@@ -46,18 +46,6 @@ def test_what_came_while_the_socket_was_in_use_is_found_by_looking(sockets: tupl
         router.send_multipart([identity, b"answer"])  # may take the news that would have rung
         assert readable(router, 60.0)
         assert router.recv_multipart(zmq.NOBLOCK)[1] == b"%d" % n
-
-
-def test_a_message_is_received_with_all_its_frames_and_no_other(sockets: tuple[Socket, Socket, Socket]) -> None:
-    router, _, dealer = sockets
-    with pytest.raises(zmq.Again):
-        receive(router, zmq.NOBLOCK)
-    sent = [[b"one"], [b"", b""], [b"head", b"x" * 1_000_000, b""], [b"%d" % n for n in range(300)]]
-    for frames in sent:
-        dealer.send_multipart(frames)
-    assert [receive(router)[1:] for _ in sent] == sent
-    with pytest.raises(zmq.Again):
-        receive(router, zmq.NOBLOCK)
 
 
 def test_a_thread_may_wait_for_longer_than_zeromq_can(sockets: tuple[Socket, Socket, Socket]) -> None:

@@ -46,16 +46,10 @@ NO_NUL = st.binary(max_size=255).map(lambda raw: raw.replace(b"\0", b""))
 @each(
     ("subject", "token"),
     [
-        (b"temp.moscow", "temp.moscow"),
-        ("größe.ç".encode(), "größe.ç"),
-        (b"", "%"),
-        (b"a..b.", "a.%.b.%"),
-        (b"a b", "a%20b"),
-        (b"a.*.>", "a.%2A.%3E"),
-        (b"100%", "100%25"),
-        (b"\xff\xc3\xb6", "%FF%C3%B6"),
+        (b"temp.moscow", "temp.moscow"), ("größe.ç".encode(), "größe.ç"), (b"", "%"), (b"a..b.", "a.%.b.%"),
+        (b"a b", "a%20b"), (b"a.*.>", "a.%2A.%3E"), (b"100%", "100%25"), (b"\xff\xc3\xb6", "%FF%C3%B6"),
     ],
-)
+)  # fmt: skip
 def test_subjects_stay_readable_where_nats_allows(subject: bytes, token: str) -> None:
     assert encode_subject(subject) == token
     assert decode_subject(token.encode()) == subject
@@ -149,21 +143,17 @@ def test_what_malamute_cannot_carry_is_no_message_of_it(subject: str) -> None:
 @each(
     ("settings", "text"),
     [
-        ({}, "the key servers is missing"),
-        ({"servers": "x", "server": "y"}, "did you mean 'servers'"),
-        ({"servers": ""}, "servers must be a text"),
-        ({"servers": "x", "replicas": 0}, "replicas must be"),
-        ({"servers": "x", "replicas": True}, "replicas must be"),
-        ({"servers": "x", "max_age": -1}, "max_age must be"),
+        ({}, "the key servers is missing"), ({"servers": "x", "server": "y"}, "did you mean 'servers'"),
+        ({"servers": ""}, "servers must be a text"), ({"servers": "x", "replicas": 0}, "replicas must be"),
+        ({"servers": "x", "replicas": True}, "replicas must be"), ({"servers": "x", "max_age": -1}, "max_age must be"),
         ({"servers": "x", "max_age": "0.1ms"}, "max_age must be a millisecond"),
         ({"servers": "x", "dedup_window": "999ms"}, "dedup_window must be a second or more"),
         ({"servers": "x", "storage": "tape"}, "one of file, memory"),
-        ({"servers": "x", "create": "yes"}, "true or false"),
-        ({"servers": "x", "stream": "a.b"}, "letters, digits"),
+        ({"servers": "x", "create": "yes"}, "true or false"), ({"servers": "x", "stream": "a.b"}, "letters, digits"),
         ({"servers": "x", "subjects": "a..{stream}"}, "tokens such as"),
         ({"servers": "x", "subjects": "a.>"}, "tokens such as"),
     ],
-)
+)  # fmt: skip
 def test_wrong_settings_are_named(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         JetStreamSettings.parse(b"s", settings)

@@ -233,14 +233,9 @@ def test_an_engine_whose_stream_was_deleted_gives_back_all_that_it_has() -> None
 @each(
     ("lengths", "frames"),
     [
-        ("1.3", [b"b", b"ody"]),
-        ("0.4.0", [b"", b"body", b""]),
-        ("1.2", [b"body"]),
-        ("1.4", [b"body"]),
-        ("4.1", [b"body"]),
-        ("1.", [b"body"]),
-        ("-", [b"body"]),
+        ("1.3", [b"b", b"ody"]), ("0.4.0", [b"", b"body", b""]), ("1.2", [b"body"]), ("1.4", [b"body"]),
+        ("4.1", [b"body"]), ("1.", [b"body"]), ("-", [b"body"]),
     ],
-)
+)  # fmt: skip
 def test_lengths_that_do_not_add_up_to_the_payload_are_ignored(lengths: str, frames: list[bytes]) -> None:
     assert decode("a", b"body", [("Mlp-Frames", lengths)]).content == frames
