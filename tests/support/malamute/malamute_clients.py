@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import zmq
 from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings, EngineChoice
 from mama_spark.malamute.broker.session.settings import SessionSettings
@@ -15,8 +16,6 @@ from mama_spark.testing.waiting import eventually
 from tests.support.ports import lasting_port
 
 PATIENCE = 60.0
-
-
 C_CLIENT: dict[str, Any] = {"features": None, "window": None, "ping": 1e6, "silence": 1e6}
 
 
@@ -45,3 +44,27 @@ def nothing(client: MalamuteClient) -> bool:
     except Unavailable:
         return True
     return False
+
+
+class Scripted:
+    """A ROUTER that does what the test says."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.router = self.context.socket(zmq.ROUTER)
+        self.router.linger = 0
+        self.router.set_hwm(10)
+        port = self.router.bind_to_random_port("tcp://127.0.0.1")
+        self.url = f"mlp://127.0.0.1:{port}"
+
+    def get(self) -> tuple[bytes, list[bytes]]:
+        assert self.router.poll(int(PATIENCE * 1000)), "nothing came"
+        identity, *frames = self.router.recv_multipart()
+        return identity, frames
+
+    def put(self, identity: bytes, *frames: bytes) -> None:
+        self.router.send_multipart([identity, *frames])
+
+    def close(self) -> None:
+        self.router.close(0)
+        self.context.term()

@@ -10,8 +10,7 @@ import pytest
 from mama_spark.malamute.broker.broker.broker import Broker
 from mama_spark.malamute.client.client import MalamuteClient
 
-from tests.support.malamute.malamute_clients import PATIENCE, Make, start
-from tests.support.malamute.scripted_broker import Scripted
+from tests.support.malamute.malamute_clients import PATIENCE, Make, Scripted, start
 
 
 @pytest.fixture
