@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -53,12 +52,6 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def ends() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def start(ends: ExitStack, security: Security) -> Broker:
     return ends.enter_context(Broker(BrokerSettings("tcp://127.0.0.1:*", security=security)))
 
@@ -79,6 +72,9 @@ def test_what_does_not_go_together_is_a_matter_of_configuration(
             connect(there.endpoint, client).open()
         assert "hush" not in str(caught.value) + caplog.text
     assert there.clients() == []
+    if WRONG[broker, client] == "refused the login":
+        ((_, _, samples),) = [one for one in there.metrics() if one.name == "malamute_refused_logins_total"]
+        assert samples[0][1] >= 3
 
 
 @pytest.mark.spec("C5", "C9", "ML-27")

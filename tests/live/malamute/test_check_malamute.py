@@ -64,19 +64,6 @@ def test_a_stored_stream_and_one_in_memory_are_told_apart(broker: Broker, capsys
     assert "every row must name its own" in check(capsys, "--url", url(broker))[1]
 
 
-def test_the_configuration_of_a_job_counts_too(
-    broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    conf = tmp_path / "job.toml"
-    conf.write_text(f'[mamapub]\nurl = "{url(broker, "d1")}"\ntopic = "a"\nflightLog = "{tmp_path}/log"\n')
-    code, said = check(capsys, "--conf-file", str(conf))
-    assert code == 0, said
-    assert "flight log: " in said
-    code, said = check(capsys, "--conf-file", str(conf), "--option", f"topic={'x' * 300}")
-    assert code == 2
-    assert "BAD  topic: " in said
-
-
 def test_what_does_not_work_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     given = MalamuteSettings.from_options
     with monkeypatch.context() as hasty:

@@ -41,11 +41,11 @@ class PlainPeer(Peer):
     def publish(self, subject: bytes, *content: bytes) -> None:
         self.send(commands.StreamSend(subject, list(content)))
 
-    def acks(self) -> tuple[AckRun, ...]:
-        """With the feature ACKS: what became of what was sent, however long that takes."""
+    def outcomes(self) -> list[tuple[StoreOutcome, int]]:
+        """With the feature ACKS: what became of what was sent, however long that takes, and its sequences."""
         pong = self.ask(commands.Ping())
         assert isinstance(pong, Pong)
-        return read(pong.trailing).acks
+        return [(run.outcome, run.first + k) for run in read(pong.trailing).acks for k in range(run.count)]
 
     def deliveries(self, n: int) -> list[StreamDeliver]:
         found = self.take(n)
@@ -255,13 +255,13 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
     client = brokers.plain(brokers.over(nats_server.url, buffer=100_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.publish(b"before", b"x")
-    assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
+    assert client.outcomes() == [(StoreOutcome.STORED, 1)]
     nats_server.kill()
     for n in range(100):
         client.publish(b"during", b"%5d" % n * 1000)
     eventually(lambda: "messages are refused" in caplog.text, "the buffer is full")
     nats_server.start()
-    outcomes = [(run.outcome, run.first + k) for run in client.acks() for k in range(run.count)]
+    outcomes = client.outcomes()
     with Admin(nats_server.url) as admin:
         stored = {one.sequence: int(one.payload[:5]) for one in admin.messages(NAME)[1:]}
     assert len(outcomes) == 100
@@ -272,17 +272,14 @@ def test_beyond_the_buffer_messages_are_refused_and_the_others_stored(
 @pytest.mark.own_server
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
 def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is_stored_after_its_restart(
-    nats_server: NatsServer,
-    brokers: BrokersHarness,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    nats_server: NatsServer, brokers: BrokersHarness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "ACK_TIMEOUT", 0.5)
     monkeypatch.setattr(engine, "CHECK_STREAM", 0.5)
     client = brokers.plain(brokers.over(nats_server.url, buffer=1_500_000), features=Feature.ACKS)
     assert isinstance(client.ask(commands.StreamWrite(b"st")), Ok)
     client.publish(b"before", b"x")
-    assert client.acks() == (AckRun(StoreOutcome.STORED, 1, 1),)
+    assert client.outcomes() == [(StoreOutcome.STORED, 1)]
     limit_files(nats_server)
     for n in range(1_000):
         client.publish(b"during", b"%5d" % n * 200)
@@ -293,7 +290,7 @@ def test_a_full_disk_of_nats_is_named_in_the_log_of_the_broker_and_what_waits_is
     eventually(lambda: refused in caplog.text, "what is refused is refused with the cause")
     limit_files(nats_server, resource.RLIM_INFINITY)
     nats_server.restart()
-    outcomes = [(run.outcome, run.first + k) for run in client.acks() for k in range(run.count)]
+    outcomes = client.outcomes()
     with Admin(nats_server.url) as admin:
         stored = {one.sequence for one in admin.messages(NAME)[1:]}
     assert len(outcomes) == 2_000

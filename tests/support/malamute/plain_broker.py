@@ -1,12 +1,11 @@
 """A Malamute broker of which a test knows every byte: it answers as the original does, and knows no extension.
 
-It goes by the reference's table of what each command leads to, and has no code in common with what it tests. What it
-leaves out are mailboxes and services, and the engines: a reader gets all messages of its streams.
+It goes by the reference's table of what each command leads to, and has no code in common with what it tests. It leaves
+out readers, mailboxes and services.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -18,7 +17,7 @@ _OK = bytes.fromhex("aaa80e00c800")
 _FAILED = bytes.fromhex("aaa80f012c00")
 _INVALID = bytes.fromhex("aaa80f01f400")
 _PONG = bytes.fromhex("aaa803")
-OPEN, PING, CLOSE, WRITE, READ, SEND = 1, 2, 4, 5, 6, 7
+OPEN, PING, CLOSE, WRITE, SEND = 1, 2, 4, 5, 7
 
 
 class PlainBroker:
@@ -31,7 +30,6 @@ class PlainBroker:
         self.heard: list[list[bytes]] = []
         self.sent: list[tuple[str, str, list[bytes]]] = []
         self._streams: dict[bytes, bytes | None] = {}  # by client, the one that it writes to
-        self._reads: dict[bytes, set[bytes]] = {}
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
@@ -60,7 +58,6 @@ class PlainBroker:
     def forget(self) -> None:
         """As after a restart: no client is known."""
         self._streams.clear()
-        self._reads.clear()
 
     def _run(self) -> None:
         try:
@@ -87,15 +84,11 @@ class PlainBroker:
         elif number == WRITE:
             self._streams[client] = _strings(frames[0])[0]
             self._say(client, _OK)
-        elif number == READ:
-            self._reads.setdefault(client, set()).add(_strings(frames[0])[0])
-            self._say(client, _OK)
         elif number == SEND:
             self._send(client, frames)
         elif number == CLOSE:
             self._say(client, _OK)
             self._streams.pop(client)
-            self._reads.pop(client, None)
 
     def _send(self, client: bytes, frames: list[bytes]) -> None:
         stream = self._streams[client]
@@ -105,10 +98,6 @@ class PlainBroker:
             return
         subject = _strings(frames[0])[0]
         self.sent.append((stream.decode(), subject.decode(), frames[1:]))
-        deliver = b"\xaa\xa8\x08" + b"".join(struct.pack("B", len(s)) + s for s in (stream, b"", subject))
-        for reader, streams in self._reads.items():
-            if reader != client and stream in streams:
-                self._say(reader, deliver, *frames[1:])
 
 
 def _strings(command: bytes) -> Sequence[bytes]:

@@ -75,13 +75,9 @@ class WildEngine(SimpleEngine):
     """Delivers what fits in no command."""
 
     def traffic(self, deliver: Callable[[Delivery], object]) -> None:
-        def wild(delivery: Delivery) -> None:
-            if delivery.subject == b"long":
-                deliver(delivery._replace(subject=b"x" * 256))
-            else:
-                deliver(delivery._replace(extension=Extension(headers=((b"k", b"v" * 65_535),))))
-
-        super().traffic(wild)
+        large = Extension(headers=((b"k", b"v" * 65_535),))
+        wild = {b"long": {"subject": b"x" * 256}}
+        super().traffic(lambda one: deliver(one._replace(**wild.get(one.subject, {"extension": large}))))
 
 
 register("slow-for-tests", SlowEngine)

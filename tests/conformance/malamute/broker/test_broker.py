@@ -14,15 +14,14 @@ from typing import Any
 
 import pytest
 import zmq
-from mama_spark.contracts.errors import ConfigError, Unavailable
+from mama_spark.contracts.errors import Unavailable
 from mama_spark.malamute.broker.broker import broker as broker_module
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
-from mama_spark.malamute.broker.configuration import load
 from mama_spark.malamute.broker.engines.durable.engine import DurableEngine
 from mama_spark.malamute.broker.engines.simple import SimpleEngine
 from mama_spark.malamute.client.client import MalamuteClient
 from mama_spark.malamute.protocol import commands as wire
-from mama_spark.malamute.protocol.commands import Command, Error, Ok, encode
+from mama_spark.malamute.protocol.commands import Error, Ok, encode
 from mama_spark.malamute.protocol.extensions import ALL, Extension, Feature, write
 from mama_spark.malamute.protocol.log_query import LogQuery, Op
 from mama_spark.testing.waiting import until
@@ -74,16 +73,6 @@ def test_clients_of_all_endpoints_meet(tmp_path: Path) -> None:
                 assert message.subject == url
 
 
-def test_the_file_may_list_endpoints(tmp_path: Path) -> None:
-    file = tmp_path / "broker.toml"
-    file.write_text('[broker]\nbind = ["tcp://a:1", "ipc://b"]\n')
-    assert load(file).endpoints == ("tcp://a:1", "ipc://b")
-    assert load(file, ["tcp://c:2"]).endpoints == ("tcp://c:2",)
-    file.write_text("[broker]\nbind = []\n")
-    with pytest.raises(ConfigError, match="bind must be a text, or a list of texts"):
-        load(file)
-
-
 # --- the broker and engines that are slow, die, cannot be made, or deliver what fits in no command --------------------
 
 
@@ -93,26 +82,19 @@ def test_an_engine_that_delivers_what_fits_in_no_command_ends_its_stream_and_no_
 ) -> None:
     site = make()
     reader, writer = site.peer().open(b"r", ALL & ~Feature.CREDIT), site.peer(b"w")
-    reader.send(wire.StreamRead(b"wild", b""))
-    reader.get()
+    reader.ask(wire.StreamRead(b"wild", b""))
     writer.send(wire.StreamWrite(b"wild"), wire.StreamSend(subject))
     until(lambda: b"wild" not in site.broker.streams())
     assert "delivers what no client can be sent" in caplog.text
     site.healthy()
-    reader.send(wire.StreamRead(b"wild", b""))
-    while not isinstance(answer := reader.get(), Ok):  # once the engine has ended
+    while not isinstance(answer := reader.ask(wire.StreamRead(b"wild", b"")), Ok):  # once the engine has ended
         assert isinstance(answer, Error)
-        reader.send(wire.StreamRead(b"wild", b""))
 
 
 def test_a_stream_that_cannot_be_made_is_told_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     monkeypatch.setattr(broker_module, "_SOCKETS", 0)  # leaves 16 sockets for the broker and all streams
-    site = make()
-    peer = site.peer(b"a")
-    replies: list[Command] = []
-    for n in range(20):
-        peer.send(wire.StreamWrite(b"slow%d" % n))
-        replies.append(peer.get())
+    peer = make().peer(b"a")
+    replies = [peer.ask(wire.StreamWrite(b"slow%d" % n)) for n in range(20)]
     refused = [reply for reply in replies if isinstance(reply, Error)]
     assert replies[0] == OK
     assert refused
@@ -219,30 +201,20 @@ def beside(chance: random.Random) -> bytes:
     question = LogQuery(chance.choice(list(Op)[1:]), chance.randrange(99), chance.choice([b"kept", b"a"]), ())
     numbers = {Op.AT: (5,), Op.TRIM: (9,), Op.MISSING: (1, 9**9), Op.MATCH: (1, 9**9, 5)}.get(question.op, (0, 9, 9, 9))
     question = replace(question, numbers=() if question.op is Op.BOUNDS else numbers)
-    block = write(
-        chance.choice(
-            [
-                Extension(features=ALL),
-                Extension(question=question.pack()),
-                Extension(block=chance.choice([0, 1, 2, 9999])),
-                Extension(after=chance.choice([0, 1, 2**63])),
-                Extension(message_id=b"%d" % chance.randrange(9), headers=((b"k", b"v"),)),
-                Extension(
-                    headers=(
-                        (
-                            chance.choice([b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker", b"Mama-Expected-Sequence"]),
-                            b"20",
-                        ),
-                    )
-                ),
-            ]
-        )
-    )
-    if chance.random() < 0.3:
-        changed = bytearray(block)
-        changed[chance.randrange(len(changed))] = chance.randrange(256)
-        block = bytes(changed)[: chance.randint(1, len(changed))]
-    return block
+    header = chance.choice([b"Mama-Ttl", b"Mama-Renewal", b"Mama-Marker", b"Mama-Expected-Sequence"])
+    extensions = [
+        Extension(features=ALL), Extension(question=question.pack()), Extension(block=chance.choice([0, 1, 2, 9999])),
+        Extension(after=chance.choice([0, 1, 2**63])), Extension(headers=((header, b"20"),)),
+        Extension(message_id=b"%d" % chance.randrange(9), headers=((b"k", b"v"),)),
+    ]  # fmt: skip
+    block = write(chance.choice(extensions))
+    return damaged(block, chance) if chance.random() < 0.3 else block
+
+
+def damaged(frame: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(frame)
+    changed[chance.randrange(len(changed))] = chance.randrange(256)
+    return bytes(changed)[: chance.randint(1, len(changed))]
 
 
 def noise(chance: random.Random) -> list[bytes]:
@@ -263,10 +235,8 @@ def noise(chance: random.Random) -> list[bytes]:
     elif cls.has_content:
         frames += [chance.randbytes(chance.randrange(50)) for _ in range(chance.randrange(3))]
     way = chance.random()
-    if way < 0.3 and frames[0]:
-        frame = bytearray(frames[0])
-        frame[chance.randrange(len(frame))] = chance.randrange(256)
-        frames[0] = bytes(frame)[: chance.randint(1, len(frame))]
+    if way < 0.3:
+        frames[0] = damaged(frames[0], chance)
     elif way < 0.4:
         frames = [chance.randbytes(chance.randrange(40)) for _ in range(chance.randint(1, 4))]
     return frames

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -87,9 +87,7 @@ class Clients:
         return self.counters.sent_messages - before
 
 
-def test_a_client_for_whom_there_is_much_gets_it_in_turns_and_in_order(
-    context: zmq.Context[zmq.Socket[bytes]],
-) -> None:
+def test_a_client_for_whom_there_is_much_gets_it_in_turns_and_in_order(context: zmq.Context[zmq.Socket[bytes]]) -> None:
     clients = Clients(context)
     writer = clients.open(b"writer")
     (identity,) = clients.machine.clients.by_identity
@@ -189,11 +187,10 @@ def test_a_reader_that_stops_costs_no_more_than_its_limit(make: Make, overflow: 
     kept = [int(n) for n in numbers if n != b"last"]
     assert kept == sorted(set(kept))
     assert len(kept) < total
+    fit = limit // (len(body) + 350) - 1
     if overflow is Overflow.DROP_NEWEST:
-        fit = limit // (len(body) + 350)
         assert kept[:fit] == list(range(fit)), "the oldest, without a hole"
     else:
-        fit = limit // (len(body) + 350) - 1
         assert kept[-fit:] == list(range(total - fit, total)), "the newest, without a hole"
     assert reader.until_pong() == [], "and it is still a client"
 
@@ -284,9 +281,6 @@ def test_tcp_asks_after_clients_that_say_nothing(make: Make) -> None:
 class RemembersEngine(SimpleEngine):
     """It would lose what it keeps."""
 
-    def compile(self, client: Hashable, pattern: bytes, after: int | None = None) -> None:
-        super().compile(client, pattern, after)
-
 
 def _broker(folder: Path) -> Broker:
     register("remembers-for-tests", RemembersEngine)
@@ -299,14 +293,13 @@ def _broker(folder: Path) -> Broker:
     return Broker(BrokerSettings("tcp://127.0.0.1:*", SessionSettings(stream_idle=0.2), engines))
 
 
-def _threads() -> list[str]:
-    """Of the engines that have one of their own."""
-    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("stream-"))
-
-
 def _ends(broker: Broker, *left: bytes) -> Callable[[], bool]:
-    names = [f"stream-{name.decode()}" for name in left if name == b"remembered"]
-    return lambda: broker.streams() == sorted(left) and _threads() == names
+    """And so have the threads of engines that have one of their own."""
+    names = ["stream-remembered"] if b"remembered" in left else []
+    return lambda: (
+        broker.streams() == sorted(left)
+        and names == [thread.name for thread in threading.enumerate() if thread.name.startswith("stream-")]
+    )
 
 
 def test_idle_streams_end_and_begin_again_where_they_were(tmp_path: Path) -> None:
