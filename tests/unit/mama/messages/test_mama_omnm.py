@@ -78,11 +78,7 @@ MESSAGES = st.recursive(
 )
 
 
-def test_every_type_but_unknown_is_covered() -> None:
-    assert {*VALUES, T.MSG, T.VECTOR_MSG} == set(T) - {T.UNKNOWN}
-
-
-@each("field_type", VALUES)
+@each("field_type", set(T) - {T.UNKNOWN, T.MSG, T.VECTOR_MSG})
 def test_each_type_round_trips(field_type: FieldType) -> None:
     @examples(40)
     @given(IDS, VALUES[field_type])
@@ -138,11 +134,9 @@ def test_an_announced_length_allocates_nothing() -> None:
         b"O\1\0\x12\1\0a\0\1\0",  # truncated number
         b"O\1\0\x08\1\0a\0te",  # truncated text
         b"O\1\0\x07\1\0a\0\4\0\0\0te",  # announces more bytes than follow
-        b"O\1\0\x07\1\0a\0\4\0",
-        b"O\1\0\x0a\1\0a\0",
-        b"O\1\0\x1a\1\0a\0" + bytes(39),
+        b"O\1\0\x07\1\0a\0\4\0", b"O\1\0\x0a\1\0a\0", b"O\1\0\x1a\1\0a\0" + bytes(39),
     ],
-)
+)  # fmt: skip
 def test_a_nested_message_ends_at_its_length(inner: bytes) -> None:
     """Bytes after it in the outer message are not part of it."""
     rest = b"\x08\2\0b\0text\0" + b"\x1a\3\0c\0" + bytes(40)
@@ -197,23 +191,6 @@ def test_depth_is_bounded(field_type: FieldType) -> None:
             decode(nested(levels))
 
 
-def test_a_shortened_vector_of_strings_keeps_the_remaining_strings() -> None:
-    """The C library leaves the old length and NULs; a vector of only NULs is empty."""
-    head = b"O\x01\x00\x2e\x01\x00\x00"
-    assert decode(head + b"\x05\0\0\0a\0\0\0\0").get(fid=1) == ("a",)
-    assert decode(head + b"\x03\0\0\0\0\0\0").get(fid=1) == ()
-    assert decode(head + b"\x06\0\0\0a\0\0b\0\0").get(fid=1) == ("a", "", "b")
-
-
-def test_elements_of_a_vector_of_messages_have_lengths_of_their_own() -> None:
-    """The C library uses the first element's length for all; our decoder does not."""
-    small, large = MamaMsg(), MamaMsg()
-    large.add(FieldType.STRING, "text", 1, "longer than the other")
-    msg = MamaMsg()
-    msg.add(FieldType.VECTOR_MSG, "v", 1, [small, large, small])
-    assert decode(encode(msg)).get("v") == (small, large, small)
-
-
 def test_text_that_is_no_utf8_is_latin1() -> None:
     assert decode(b"O\x01\x00\x08\x01\x00a\0\xff\0").get("a") == "\xff"
     assert decode(b"O\x01\x00\x08\x01\x00\xff\0a\0").get("\xff") == "a"
@@ -222,17 +199,12 @@ def test_text_that_is_no_utf8_is_latin1() -> None:
 @each(
     ("body", "strings"),
     [
-        (b"", ()),
-        (b"\0", ()),
-        (b"a\0", ("a",)),
-        (b"\0a\0", ("", "a")),
-        (b"a\0\0\0", ("a",)),
-        (b"a\0xyz", ("a",)),
-        (b"a\0\0xyz", ("a",)),
-        (b"\xff\0\xc3\xbc\0", ("\xff", "\xfc")),
+        (b"", ()), (b"\0", ()), (b"a\0", ("a",)), (b"\0a\0", ("", "a")), (b"a\0\0\0", ("a",)),
+        (b"a\0\0b\0\0", ("a", "", "b")), (b"a\0\0xyz", ("a",)), (b"\xff\0\xc3\xbc\0", ("\xff", "\xfc")),
     ],
-)
+)  # fmt: skip
 def test_a_vector_of_strings_ends_at_the_last_nul(body: bytes, strings: tuple[str, ...]) -> None:
+    """The C library leaves old lengths and NULs behind a shortened one."""
     field = b"\x2e\x01\x00v\0" + len(body).to_bytes(4, "little") + body
     msg = decode(b"O\x01\x00" + field + b"\x0f\x02\x00n\0\x07")
     assert (msg.get("v"), msg.get("n")) == (strings, 7)
@@ -271,21 +243,6 @@ def message(places: list[int]) -> MamaMsg:
 def test_messages_that_differ_anywhere_are_read_one_after_the_other(layouts: list[list[int]]) -> None:
     for places in layouts:
         assert omnm.decode(omnm.encode(message(places))) == message(places)
-
-
-def test_a_run_is_cut_where_messages_differ() -> None:
-    def of(*names: str) -> MamaMsg:
-        msg = MamaMsg()
-        for name in ("first", "second", *names):
-            msg.add(FieldType.U8, name, 1000, 1)
-        return msg
-
-    one, other = of("third", "fourth"), of("fourth", "third")
-    for msg in (one, other, one, other):
-        assert omnm.decode(omnm.encode(msg)) == msg
-    run = omnm.RUNS.known(omnm.encode(one)[3:12])
-    assert run is not None
-    assert run.names == ("first", "second")
 
 
 def test_heads_of_a_hostile_sender_are_not_all_remembered() -> None:

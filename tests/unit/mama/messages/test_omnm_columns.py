@@ -158,6 +158,7 @@ def test_no_messages_and_empty_ones() -> None:
 T = FieldType
 TIME = MamaTime.from_us(1_700_000_000_123_456)
 AT = datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
+UNSET, STAMP = MamaTime(0, hints=0), pa.timestamp("us", "UTC")
 
 
 def column(kind: FieldType, value: Any, wanted: pa.DataType) -> tuple[Any, str | None]:
@@ -177,40 +178,22 @@ def column(kind: FieldType, value: Any, wanted: pa.DataType) -> tuple[Any, str |
 @each(
     ("kind", "value", "wanted", "expected"),
     [
-        (T.F64, 101.25, pa.float64(), 101.25),
-        (T.F64, 101.25, pa.float32(), 101.25),
-        (T.F64, 3.0, pa.int32(), 3),
-        (T.F64, 1.005, pa.decimal128(10, 2), Decimal("1.00")),
-        (T.F32, 1.5, pa.string(), "1.5"),
-        (T.PRICE, MamaPrice(101.25), pa.float64(), 101.25),
-        (T.PRICE, MamaPrice(101.25), pa.decimal128(10, 4), Decimal("101.2500")),
+        (T.F64, 101.25, pa.float32(), 101.25), (T.F64, 3.0, pa.int32(), 3), (T.F32, 1.5, pa.string(), "1.5"),
+        (T.F64, 1.005, pa.decimal128(10, 2), Decimal("1.00")), (T.I64, 2**53, pa.float64(), 2.0**53),
         (T.PRICE, MamaPrice(101.25, hints=2), pa.float64(), 101.25),  # without the hint that it is valid
-        (T.PRICE, MamaPrice(101.25, hints=2), pa.string(), "101.25"),
-        (T.I32, -7, pa.int64(), -7),
-        (T.I64, 300, pa.int16(), 300),
+        (T.PRICE, MamaPrice(101.25), pa.decimal128(10, 4), Decimal("101.2500")),
+        (T.I32, -7, pa.int64(), -7), (T.I64, 300, pa.int16(), 300), (T.U64, 2**63, pa.string(), str(2**63)),
         (T.U64, 2**64 - 1, pa.decimal128(20, 0), Decimal(2**64 - 1)),
-        (T.U64, 2**63, pa.string(), str(2**63)),
-        (T.I64, 2**53, pa.float64(), 2.0**53),
-        (T.U8, 1, pa.bool_(), True),
-        (T.QUANTITY, 9, pa.int64(), 9),
-        (T.BOOL, True, pa.bool_(), True),
-        (T.BOOL, True, pa.string(), "true"),
-        (T.BOOL, True, pa.int32(), 1),
-        (T.CHAR, "é", pa.string(), "é"),
-        (T.STRING, "IBM é", pa.string(), "IBM é"),
-        (T.TIME, TIME, pa.timestamp("us", "UTC"), AT),
-        (T.TIME, TIME, pa.string(), "2023-11-14T22:13:20.123456Z"),
-        (T.TIME, MamaTime(0, hints=0), pa.timestamp("us", "UTC"), None),  # never set
-        (T.TIME, MamaTime(0, hints=0), pa.string(), None),
-        (T.OPAQUE, b"\x01", pa.binary(), b"\x01"),
-        (T.OPAQUE, b"\x01", pa.string(), "01"),
-        (T.VECTOR_I32, [1, 2], pa.list_(pa.int64()), [1, 2]),
+        (T.U8, 1, pa.bool_(), True), (T.BOOL, True, pa.bool_(), True), (T.BOOL, True, pa.string(), "true"),
+        (T.BOOL, True, pa.int32(), 1), (T.CHAR, "é", pa.string(), "é"), (T.STRING, "IBM é", pa.string(), "IBM é"),
+        (T.TIME, TIME, STAMP, AT), (T.TIME, TIME, pa.string(), "2023-11-14T22:13:20.123456Z"),
+        (T.TIME, UNSET, STAMP, None), (T.TIME, UNSET, pa.string(), None),
+        (T.OPAQUE, b"\x01", pa.binary(), b"\x01"), (T.OPAQUE, b"\x01", pa.string(), "01"),
+        (T.VECTOR_I32, [1, 2], pa.list_(pa.int64()), [1, 2]), (T.VECTOR_STRING, ["a", "b"], pa.string(), '["a","b"]'),
         (T.VECTOR_PRICE, [MamaPrice(1.5), MamaPrice(0.25, 0)], pa.list_(pa.float64()), [1.5, 0.25]),
-        (T.VECTOR_TIME, [TIME, MamaTime(0, hints=0)], pa.list_(pa.timestamp("us", "UTC")), [AT, None]),
-        (T.VECTOR_STRING, ["a", "b"], pa.string(), '["a","b"]'),
-        (T.VECTOR_STRING, ["a"], pa.list_(pa.string()), ["a"]),
+        (T.VECTOR_TIME, [TIME, UNSET], pa.list_(STAMP), [AT, None]),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_fits(kind: FieldType, value: Any, wanted: pa.DataType, expected: Any) -> None:
     assert column(kind, value, wanted) == (expected, None)
 
@@ -218,29 +201,16 @@ def test_a_value_that_fits(kind: FieldType, value: Any, wanted: pa.DataType, exp
 @each(
     ("kind", "value", "wanted"),
     [
-        (T.F64, 1.5, pa.int32()),
-        (T.F64, float("nan"), pa.int64()),
-        (T.F64, 2.0**63, pa.int64()),
-        (T.F64, 1e30, pa.decimal128(10, 2)),
-        (T.I32, 128, pa.int8()),
-        (T.I32, -129, pa.int8()),
-        (T.U64, 2**63, pa.int64()),
-        (T.I64, 2**53 + 1, pa.float64()),
-        (T.U64, 2**64 - 1, pa.float64()),
-        (T.I32, 2**24 + 1, pa.float32()),
-        (T.U8, 2, pa.bool_()),
-        (T.U32, 100, pa.decimal128(2, 0)),
-        (T.STRING, "1", pa.int32()),
-        (T.CHAR, "1", pa.int32()),
-        (T.TIME, TIME, pa.int64()),
-        (T.TIME, MamaTime(5, hints=2), pa.timestamp("us", "UTC")),  # a time of day
-        (T.TIME, MamaTime(2**62), pa.timestamp("us", "UTC")),
-        (T.VECTOR_TIME, [MamaTime(5, hints=2)], pa.list_(pa.timestamp("us", "UTC"))),
-        (T.VECTOR_I32, [1], pa.int32()),
-        (T.VECTOR_I32, [128], pa.list_(pa.int8())),
-        (T.OPAQUE, b"1", pa.int32()),
+        (T.F64, 1.5, pa.int32()), (T.F64, float("nan"), pa.int64()), (T.F64, 2.0**63, pa.int64()),
+        (T.F64, 1e30, pa.decimal128(10, 2)), (T.U32, 100, pa.decimal128(2, 0)), (T.U8, 2, pa.bool_()),
+        (T.I32, 128, pa.int8()), (T.I32, -129, pa.int8()), (T.U64, 2**63, pa.int64()),
+        (T.I64, 2**53 + 1, pa.float64()), (T.U64, 2**64 - 1, pa.float64()), (T.I32, 2**24 + 1, pa.float32()),
+        (T.STRING, "1", pa.int32()), (T.CHAR, "1", pa.int32()), (T.TIME, TIME, pa.int64()),
+        (T.TIME, MamaTime(5, hints=2), STAMP), (T.TIME, MamaTime(2**62), STAMP),  # a time of day, and one too large
+        (T.VECTOR_TIME, [MamaTime(5, hints=2)], pa.list_(STAMP)), (T.VECTOR_I32, [1], pa.int32()),
+        (T.VECTOR_I32, [128], pa.list_(pa.int8())), (T.OPAQUE, b"1", pa.int32()),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_does_not_fit_is_null_with_the_reason(kind: FieldType, value: Any, wanted: pa.DataType) -> None:
     made, reason = column(kind, value, wanted)
     assert made is None
@@ -273,7 +243,6 @@ def test_texts_of_values() -> None:
     inner.add(FieldType.I32, "a", 1, 5)
     assert text_of_value(inner) == '[{"type":"I32","type_number":18,"fid":1,"name":"a","value":5}]'
     assert text_of_value((inner,)) == f"[{text_of_value(inner)}]"
-    assert text_of_value((MamaPrice(1.5), TIME)) == '[1.5,"2023-11-14T22:13:20.123456Z"]'
-    assert text_of_value((MamaPrice(1.5, 0), MamaTime(0, hints=0))) == "[1.5,null]"
+    assert text_of_value((MamaPrice(1.5), TIME, UNSET)) == '[1.5,"2023-11-14T22:13:20.123456Z",null]'
     assert time_text(5, 0, 2) == "00:00:05Z"
     assert time_text(2**40, 1, 3) == f"{2**40}.000000001"
