@@ -86,6 +86,8 @@ def asking_about_two_streams() -> MachineHarness:
 def test_what_became_of_messages_is_told_in_their_order_whichever_engine_answers_first() -> None:
     desk = asking_about_two_streams()
     desk.machine.command_done(b"b", None, (AckRun(StoreOutcome.STORED, 3, 7),))
+    desk.obey()
+    assert desk.got("w") == [], "not before all have answered"
     desk.machine.command_done(b"a")
     desk.obey()
     (acked,) = desk.got("w")
