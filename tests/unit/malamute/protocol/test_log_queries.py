@@ -227,7 +227,7 @@ class MachineHarness:
             command = wire.decode(frames)
             if isinstance(command, wire.StreamDeliver):
                 found.append(command.content[0])
-            elif (answer := parse_answer(read(command.trailing).answer)) is not None:
+            elif isinstance(command, wire.Pong) and (answer := parse_answer(read(command.trailing).answer)):
                 found.append((answer.number, answer.code, answer.reason))
         return found
 

@@ -202,6 +202,7 @@ def test_both_sides_count_the_same_bytes_for_a_block() -> None:
     exchange()
     allowance = broker.clients.by_identity[b"w"].send_window
     assert allowance is not None
+    assert before is not None
     assert client.send_window.left == allowance.left
     assert allowance.unanswered == before - allowance.left > 50 * 100
 

@@ -262,9 +262,10 @@ def test_invalid_events_are_neither_encoded_nor_decoded(attribute: str, value: s
     """An event has a kind, a name and a time."""
     name, fid, kind = FIELDS[attribute]
     msg, without = encode_event(ERROR), encode_event(ERROR)
+    change: dict[str, Any] = {attribute: value}
     if value is not None:
         with pytest.raises(BadSourceRecord):
-            encode_event(replace(ERROR, **{attribute: value}))
+            encode_event(replace(ERROR, **change))
         msg.update(kind, name, fid, value)
         with pytest.raises(BadSourceRecord):
             decode_event(msg)
