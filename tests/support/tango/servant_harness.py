@@ -9,16 +9,8 @@ from mama_spark.tango.events.event_codec import Event, decode
 from mama_spark.tango.giop import messages as giop
 from mama_spark.tango.giop.cdr import CdrReader
 from mama_spark.tango.giop.typecode import STRINGS, VOID, TypeCode, read_any
-from mama_spark.tango.idl.calls import (
-    ClientIdent,
-    CommandCall,
-    Language,
-    ReadCall,
-    check,
-    read_values,
-    write_command,
-    write_reading,
-)
+from mama_spark.tango.idl import calls
+from mama_spark.tango.idl.calls import ClientIdent, CommandCall, Language, ReadCall, check, read_values, write_reading
 from mama_spark.tango.idl.negotiation import EndpointPair, SubscriptionInfo
 from mama_spark.tango.source.attribute_state import DeviceState
 from mama_spark.tango.source.device import Attribute, Criteria, Device
@@ -74,7 +66,7 @@ class Source:
     ) -> Any:
         given = CommandCall(name, VOID if argin is None else code, argin, client=ClientIdent(Language.CPLUSPLUS, pid))
         operation = "command_inout" + operation
-        return read_any(self.call(key, operation, lambda writer: write_command(writer, given, operation)))[1]
+        return read_any(self.call(key, operation, lambda writer: calls.write_command(writer, given, operation)))[1]
 
     def subscribe(
         self, attribute: str = "scal", event: str = "change", idl: str = "5", pid: int = 1, device: str = DEVICE

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from mama_spark.tango.client import subscription_states
 from mama_spark.tango.client.keep_alive import Timeouts
 from mama_spark.tango.client.subscription_machine import SubscriptionMachine
-from mama_spark.tango.client.subscription_states import (
-    Action,
-    Negotiate,
-    NegotiatedChannel,
-    ReportError,
-    SubscriptionRequest,
-)
+from mama_spark.tango.client.subscription_states import Action, Negotiate, NegotiatedChannel, SubscriptionRequest
 from mama_spark.tango.idl.negotiation import EndpointPair
 from mama_spark.tango.types import DevError, EventType, Severity
 
@@ -44,4 +39,4 @@ def connected(now: float = 0.0, timeouts: Timeouts | None = None) -> tuple[Subsc
 
 
 def reasons(actions: list[Action]) -> list[str]:
-    return [action.errors[0].reason for action in actions if isinstance(action, ReportError)]
+    return [action.errors[0].reason for action in actions if isinstance(action, subscription_states.ReportError)]

@@ -3,31 +3,19 @@ catch2_internal_utils: topics taken apart, and their prefixes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mama_spark.tango import topics
-from mama_spark.tango.topics import (
-    BadEndpoint,
-    BadEventTopic,
-    MulticastRefused,
-    Topic,
-    check_endpoint,
-    event_topic,
-    heartbeat_topics,
-    is_multicast,
-    parse,
-    read_topic,
-)
+from mama_spark.tango.topics import BadEventTopic, check_endpoint, event_topic, is_multicast, parse, read_topic
 from mama_spark.tango.types import EventType
 
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "vectors" / "tango.json").read_text())
+VECTORS = vectors("tango")
 TOPICS = [one for v in VECTORS if v["kind"] == "topic" for one in v["input"]]
 WORD = st.text("abcdefghijklmnopqrstuvwxyz0123456789_-+.", min_size=1, max_size=8)
 
@@ -64,7 +52,9 @@ def test_idl_stands_in_the_topics_of_five_events_for_clients_and_devices_of_idl_
 def test_topics_are_in_lower_case_whatever_the_names_are() -> None:
     found = event_topic("HOST:1", "Test/Pub/1", "Scal", EventType.CHANGE, dbase=False)
     assert found.encode() == b"tango://host:1/test/pub/1/scal#dbase=no.idl5_change"
-    assert parse("TANGO://Host:1/Test/Pub/1/Scal.CHANGE") == Topic("host:1", "test/pub/1", "scal", EventType.CHANGE)
+    assert parse("TANGO://Host:1/Test/Pub/1/Scal.CHANGE") == topics.Topic(
+        "host:1", "test/pub/1", "scal", EventType.CHANGE
+    )
 
 
 @each(
@@ -112,7 +102,7 @@ def test_long_topics_are_refused_and_few_are_remembered() -> None:
 @pytest.mark.parametrize("suffix", ["", "#dbase=no"])
 def test_heartbeat_topics_have_both_spellings_that_of_the_server_first(suffix: str) -> None:
     """Servers without a database send the channel without ``#dbase=no``, and heartbeats with it."""
-    spellings = heartbeat_topics(f"tango://VM:11001/dserver/DS/inst{suffix}")
+    spellings = topics.heartbeat_topics(f"tango://VM:11001/dserver/DS/inst{suffix}")
     assert spellings[0] == f"tango://vm:11001/dserver/ds/inst{suffix}.heartbeat"
     assert set(spellings) == {f"tango://vm:11001/dserver/ds/inst{s}.heartbeat" for s in ("", "#dbase=no")}
     assert {parse(text).dbase for text in spellings} == {True, False}
@@ -137,14 +127,14 @@ def test_endpoints_have_a_host_and_a_port(endpoint: str, found: tuple[str, int])
     ["", "tcp://", "tcp://h", "tcp://h:0", "tcp://h:65536", "tcp://h:1/x", "ipc:///tmp/x", "tcp://:1", "tcp://a b:1"],
 )
 def test_other_endpoints_are_refused(endpoint: str) -> None:
-    with pytest.raises(BadEndpoint) as caught:
+    with pytest.raises(topics.BadEndpoint) as caught:
         check_endpoint(endpoint)
-    assert not isinstance(caught.value, MulticastRefused)
+    assert not isinstance(caught.value, topics.MulticastRefused)
 
 
 @pytest.mark.spec("TG-32")
 @each("endpoint", ["epgm://226.20.21.22:2222", "pgm://eth0;226.1.1.1:5555", "EPGM://x:1"])
 def test_multicast_is_refused_by_name(endpoint: str) -> None:
     assert is_multicast(endpoint)
-    with pytest.raises(MulticastRefused, match="multicast"):
+    with pytest.raises(topics.MulticastRefused, match="multicast"):
         check_endpoint(endpoint)

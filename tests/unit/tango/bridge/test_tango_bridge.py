@@ -86,24 +86,18 @@ NUMBERS = [
 
 @pytest.mark.spec("TG-17")
 @each(("column", "data_type", "value"), NUMBERS)
-def test_a_number_becomes_a_scalar_of_its_type(column: pa.Array, data_type: DataType, value: float) -> None:
-    """The value as attributes have it."""
-    found = one(column)
-    assert (found.data_type, found.format, found.r_dim, found.name) == (data_type, Format.SCALAR, (1, 0), "Position")
-    assert found.read.tolist() == [value]  # type: ignore[union-attr]
-
-
-@each(("column", "data_type", "value"), NUMBERS)
-def test_an_array_is_a_spectrum_and_an_array_of_arrays_an_image(
+def test_a_number_is_a_scalar_of_its_type_an_array_a_spectrum_and_an_array_of_arrays_an_image(
     column: pa.Array, data_type: DataType, value: float
 ) -> None:
     element = column[0].as_py()
-    spectrum = one(pa.array([[element] * 3], pa.list_(column.type)))
-    assert (spectrum.data_type, spectrum.format, spectrum.r_dim) == (data_type, Format.SPECTRUM, Dim(3, 0))
-    assert spectrum.read.tolist() == [value] * 3  # type: ignore[union-attr]
-    image = one(pa.array([[[element] * 3] * 2], pa.list_(pa.list_(column.type))))
-    assert (image.data_type, image.format, image.r_dim) == (data_type, Format.IMAGE, Dim(3, 2))
-    assert image.read.tolist() == [value] * 6  # type: ignore[union-attr]
+    spectrum = pa.array([[element] * 3], pa.list_(column.type))
+    image = pa.array([[[element] * 3] * 2], pa.list_(pa.list_(column.type)))
+    for values, format_, dims in (
+        (column, Format.SCALAR, Dim(1, 0)), (spectrum, Format.SPECTRUM, Dim(3, 0)), (image, Format.IMAGE, Dim(3, 2)),
+    ):  # fmt: skip
+        found = one(values)
+        assert (found.data_type, found.format, found.r_dim, found.name) == (data_type, format_, dims, "Position")
+        assert found.read.tolist() == [value] * dims.size  # type: ignore[union-attr]
 
 
 @each(
@@ -131,9 +125,7 @@ def test_an_empty_spectrum_or_image_has_no_elements(column: pa.Array) -> None:
 
 def test_the_attribute_state_has_a_state() -> None:
     found = one(pa.array(["moving"]), attribute=["State"])
-    assert (found.kind, found.content, found.data_type) == (
-        ValueKind.DEVICE_STATE, DevState.MOVING, DataType.STATE
-    )  # fmt: skip
+    assert (found.kind, found.content, found.data_type) == (ValueKind.DEVICE_STATE, DevState.MOVING, DataType.STATE)
     wrong = encode(batch(pa.array(["asleep"]), attribute=["State"]))
     assert "'asleep' is no state; there are ON, OFF" in reasons(wrong)[0]
     nothing = one(pa.array([None], pa.string()), attribute=["State"], quality=["INVALID"])
@@ -149,33 +141,22 @@ def test_state_and_status_cannot_be_something_else(column: pa.Array) -> None:
     assert reasons(encoded) == {0: told, 1: told}
 
 
+NAMES, MICROS = st.sampled_from(["a", "bb", "Cc", "a_name_that_is_longer"]), st.integers(0, 2**31 * 10**6 - 1)
+
+
 @pytest.mark.spec("TG-12", "TG-17")
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["a", "bb", "Cc", "a_name_that_is_longer"]),
-            st.floats(width=64),
-            st.sampled_from(list(Quality)),
-            st.integers(0, 2**31 * 10**6 - 1),
-        ),
-        max_size=30,
-    )
-)
+@given(st.lists(st.tuples(NAMES, st.floats(width=64), st.sampled_from(Quality), MICROS), max_size=30))
 def test_each_row_has_its_own_name_value_quality_and_time_however_they_are_mixed(
     rows: list[tuple[str, float, Quality, int]],
 ) -> None:
     """Also where numbers of many attributes are written together."""
-    encoded = encode(
-        pa.RecordBatch.from_pydict(
-            {
-                "device": pa.array(["d/f/m"] * len(rows), pa.string()),
-                "attribute": pa.array([r[0] for r in rows], pa.string()),
-                "value": pa.array([r[1] for r in rows], pa.float64()),
-                "quality": pa.array([r[2].name for r in rows], pa.string()),
-                "time": pa.array([r[3] for r in rows], TIME),
-            }
-        )
-    )
+    columns: dict[str, pa.Array] = {
+        "device": pa.array(["d/f/m"] * len(rows), pa.string()),
+        "attribute": pa.array([r[0] for r in rows], pa.string()),
+        "quality": pa.array([r[2].name for r in rows], pa.string()),
+        "time": pa.array([r[3] for r in rows], TIME),
+    }
+    encoded = encode(batch(pa.array([r[1] for r in rows], pa.float64()), **columns))
     assert not encoded.bad
     for (name, value, quality, time), found in zip(rows, values_of(encoded), strict=True):
         assert (found.name, found.quality, found.time) == (name, quality, time * 1000)
@@ -202,12 +183,9 @@ def test_topics_are_those_of_the_source_in_lower_case_and_names_keep_their_case(
         (None, "a", "the device is null"), ("d/f/m", None, "the attribute is null"),
         ("d/f", "a", "invalid device name, it must be domain/family/member: 'd/f'"),
         ("d//m", "a", "invalid device name"), ("d/f/m", "", "invalid attribute name"),
-        ("d/f/m", "a/b", "invalid attribute name"), ("d/f/m", "a#b", "Tango does not allow this attribute name"),
-        ("d/f/m", "a b", "Tango does not allow this attribute name"),
-        ("d/f/m", "a.b", "Tango does not allow this attribute name"),
-        ("d/f/m", "*", "Tango does not allow this attribute name"),
+        ("d/f/m", "a/b", "invalid attribute name"),
+        *(("d/f/m", name, "Tango does not allow this attribute name") for name in ("a#b", "a.b", "*", "a" * 300)),
         ("d/f/é", "a", "Tango does not allow this attribute name"),
-        ("d/f/m", "a" * 300, "Tango does not allow this attribute name"),
     ],
 )  # fmt: skip
 def test_bad_names_are_bad_rows_and_leave_the_others_alone(
@@ -225,18 +203,14 @@ def test_quality_is_a_word_and_valid_where_none_is_said() -> None:
     words = ["alarm", "ATTR_WARNING", " Changing ", None, "good", ""]
     encoded = encode(batch(pa.array([1.0] * 6), quality=words))
     assert [v.quality.name for v in values_of(encoded)] == ["ALARM", "WARNING", "CHANGING", "VALID"]
-    assert reasons(encoded) == {
-        4: "'good' is no quality; give one of VALID, INVALID, ALARM, CHANGING, WARNING",
-        5: "'' is no quality; give one of VALID, INVALID, ALARM, CHANGING, WARNING",
-    }
+    told = "is no quality; give one of VALID, INVALID, ALARM, CHANGING, WARNING"
+    assert reasons(encoded) == {4: f"'good' {told}", 5: f"'' {told}"}
 
 
 def test_a_null_is_an_event_without_data_where_the_quality_says_invalid() -> None:
     encoded = encode(batch(pa.array([None, 2.0, None]), quality=["INVALID", "INVALID", "VALID"]))
-    found = values_of(encoded)
-    assert [(v.kind, v.content, v.data_type, v.r_dim.size) for v in found] == [
-        (ValueKind.NO_DATA, None, DataType.DOUBLE, 0)
-    ] * 2
+    found = [(v.kind, v.content, v.data_type, v.r_dim.size) for v in values_of(encoded)]
+    assert found == [(ValueKind.NO_DATA, None, DataType.DOUBLE, 0)] * 2
     assert reasons(encoded) == {2: "the value is null, which is allowed only with the quality INVALID"}
 
 
@@ -261,12 +235,10 @@ def test_a_time_that_tango_cannot_tell_is_a_bad_row(seconds: int) -> None:
     [
         (pa.array([[1.0, None]]), "an element of the value is null"),
         (pa.array([[[1], [2, 3]]]), "one length"),
-        (pa.array([[[1], None]]), "one length"),
         (pa.array(["日本"]), "cannot be encoded as Latin-1"),
         (pa.array(["a\0b"]), "NUL"),
         (pa.array([{"format": None, "data": b""}], STRUCT), "format or data of the value is null"),
         (pa.array([Decimal(2**64)], pa.decimal128(20, 0)), "outside the range of DevULong64"),
-        (pa.array([Decimal(-1)], pa.decimal128(20, 0)), "outside the range of DevULong64"),
         (pa.array([[Decimal(0), Decimal(-1)]], pa.list_(pa.decimal128(20, 0))), "outside the range of DevULong64"),
     ],
 )
@@ -302,10 +274,8 @@ def test_the_registry_puts_the_bridge_before_that_of_the_log() -> None:
 
 
 def test_the_options_of_the_log_are_those_of_the_connection() -> None:
-    o = SinkOptions.parse(
-        {**TANGO, "log": "nats://a:1,nats://b:2/TANGO", "user": "u", "password": "p", "maxInFlight": "7"}
-    )
-    inner = o.at_log()
+    log = "nats://a:1,nats://b:2/TANGO"
+    inner = SinkOptions.parse({**TANGO, "log": log, "user": "u", "password": "p", "maxInFlight": "7"}).at_log()
     assert (inner.bridge_name, inner.url, inner.stream) == ("nats", ("nats://a:1", "nats://b:2"), "TANGO")
     assert (inner.user, inner.password, inner.max_in_flight) == ("u", "p", 7)
 
@@ -329,7 +299,6 @@ def test_passwords_in_the_url_of_the_log_are_not_shown() -> None:
         ({"url": "nats://127.0.0.1:4222"}, "option log is for Tango"),
         ({"url": "tango://a,tango://b"}, "must name one event source"),
         ({"url": "tango://a/b"}, "must name one event source"),
-        ({"url": "tango://"}, "must name one event source"),
         ({"topic": "x"}, "option topic does not go with Tango"),
         ({"stream": "X"}, "option stream does not go with Tango"),
         ({"pack": "lines"}, "option pack does not go with Tango"),

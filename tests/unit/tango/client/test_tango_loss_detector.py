@@ -57,14 +57,6 @@ def test_what_one_check_heard_of_and_the_next_one_misses_is_lost() -> None:
     assert one.see(10) is None
 
 
-def test_the_next_event_shows_only_what_was_not_known() -> None:
-    one = Checker()
-    one.see(5)
-    assert [one.check(8), one.check(8)] == [None, SequenceGap(6, 8)]
-    assert one.see(12) == SequenceGap(9, 11)
-    assert one.see(14) == SequenceGap(13, 13)
-
-
 def test_an_event_between_two_checks_means_that_others_may_be_on_their_way() -> None:
     one = Checker()
     one.see(5)

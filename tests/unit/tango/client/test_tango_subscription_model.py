@@ -76,9 +76,8 @@ class SubscriptionSequences(RuleBasedStateMachine):
         server = self.server_of[device]
         n = 10 * server + self.generation[server]
         pair = EndpointPair(f"tcp://h:{n}", f"tcp://h:{n + 5}")
-        return NegotiatedChannel(
-            f"tango://h:1/a/b/{device}/{attribute}.change", f"tango://h:1/dserver/d/{server}", pair
-        )
+        topic = f"tango://h:1/a/b/{device}/{attribute}.change"
+        return NegotiatedChannel(topic, f"tango://h:1/dserver/d/{server}", pair)
 
     @rule(device=st.sampled_from([0, 1]))
     def move(self, device: int) -> None:
@@ -108,25 +107,21 @@ class SubscriptionSequences(RuleBasedStateMachine):
             self.model.do(self.machine.on_negotiated(self.now, id, self._agreement(id)))
         else:
             self.model.do(self.machine.on_negotiation_failed(self.now, id, AWAY))
-        assert (
-            self.machine.state(id)
-            is TABLE[before][MachineEvent.NEGOTIATED if good else MachineEvent.NEGOTIATION_FAILED]
-        )
+        step = MachineEvent.NEGOTIATED if good else MachineEvent.NEGOTIATION_FAILED
+        assert self.machine.state(id) is TABLE[before][step]
 
     @precondition(lambda self: self.model.confirming)
     @rule(how=st.sampled_from(["good", "some", "away", "unknown", "refused"]))
     def confirm(self, how: str) -> None:
         channel = self.model.confirming.pop()
-        if how == "good":
-            self.model.do(self.machine.on_confirmed(self.now, channel))
-        elif how == "some":
-            self.model.do(self.machine.on_confirmed(self.now, channel, dict.fromkeys(self.ids[::2], AWAY)))
+        if how in ("good", "some"):
+            refused = dict.fromkeys(self.ids[::2], AWAY) if how == "some" else {}
+            self.model.do(self.machine.on_confirmed(self.now, channel, refused))
         else:
-            unreachable, unsupported = how == "away", how == "unknown"
-            found = self.machine.on_confirmation_failed(
-                self.now, channel, AWAY, unreachable=unreachable, unsupported=unsupported
+            away, unknown = how == "away", how == "unknown"
+            self.model.do(
+                self.machine.on_confirmation_failed(self.now, channel, AWAY, unreachable=away, unsupported=unknown)
             )
-            self.model.do(found)
 
     @rule(server=st.sampled_from("01"))
     def beat(self, server: str) -> None:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mama_spark.tango.events import sequence_tracker
 from mama_spark.tango.events.event_codec import usual_call
-from mama_spark.tango.events.sequence_tracker import (
-    UNCOUNTED_TOPIC_ENDS,
-    WRAP,
-    SequenceGap,
-    SequenceRestart,
-    SequenceResult,
-    SequenceTracker,
-    discontinuity,
-    is_counted,
-    is_counted_type,
-    next_counter,
-)
+from mama_spark.tango.events.sequence_tracker import WRAP, SequenceGap, SequenceRestart, SequenceResult, SequenceTracker
 from mama_spark.tango.types import EventType
 
 from tests.support.tables import each
+from tests.support.vectors import vectors
 
-VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "vectors" / "tango.json").read_text())
+VECTORS = vectors("tango")
 SCENARIOS = [pytest.param(v, id=v["name"]) for v in VECTORS if v["kind"] == "scenario" and "events" in v["input"]]
 
 
@@ -63,8 +52,8 @@ def test_recorded_conversations(vector: dict[str, Any]) -> None:
 def test_two_counters_are_consecutive_or_a_gap_or_a_restart(
     last: int, ctr: int, expected: SequenceGap | SequenceRestart | None
 ) -> None:
-    assert discontinuity(last, ctr) == expected
-    assert (expected is None) is (next_counter(last) == ctr)
+    assert sequence_tracker.discontinuity(last, ctr) == expected
+    assert (expected is None) is (sequence_tracker.next_counter(last) == ctr)
 
 
 @each(
@@ -135,7 +124,7 @@ def test_events_and_gaps_together_are_all_events(came: set[int], data: st.DataOb
 
 
 def test_counters_of_data_ready_and_zero_are_not_compared() -> None:
-    assert [event for event in EventType if not is_counted_type(event)] == [EventType.DATA_READY]
-    assert b"tango://h:1/d/m/1/a.data_ready".endswith(UNCOUNTED_TOPIC_ENDS)
-    assert not b"tango://h:1/d/m/1/data_ready.change".endswith(UNCOUNTED_TOPIC_ENDS)
-    assert [is_counted(ctr) for ctr in (0, 1, WRAP - 1)] == [False, True, True]
+    assert [event for event in EventType if not sequence_tracker.is_counted_type(event)] == [EventType.DATA_READY]
+    assert b"tango://h:1/d/m/1/a.data_ready".endswith(sequence_tracker.UNCOUNTED_TOPIC_ENDS)
+    assert not b"tango://h:1/d/m/1/data_ready.change".endswith(sequence_tracker.UNCOUNTED_TOPIC_ENDS)
+    assert [sequence_tracker.is_counted(ctr) for ctr in (0, 1, WRAP - 1)] == [False, True, True]

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mama_spark.tango.giop.ior import (
-    Address,
-    BadAddress,
-    DeviceName,
-    Reference,
-    format_ior,
-    parse_device,
-    parse_ior,
-    parse_tango_host,
-)
+from mama_spark.tango.giop import ior
+from mama_spark.tango.giop.ior import Address, BadAddress, DeviceName, Reference, parse_device, parse_ior
 from mama_spark.tango.recorder.settings import TangoRecorderSettings
 
 from tests.support.tables import each
@@ -49,17 +39,7 @@ def test_the_reference_of_a_real_device_is_read() -> None:
 
 @given(REFERENCES, st.booleans())
 def test_references_come_back_from_their_ior(reference: Reference, little: bool) -> None:
-    assert parse_ior(format_ior(reference, little)) == reference
-
-
-def test_every_cut_and_every_changed_digit_of_an_ior_is_read_or_refused() -> None:
-    for end in range(len(RECORDED)):
-        with contextlib.suppress(BadAddress):
-            parse_ior(RECORDED[:end])
-    for at in range(4, len(RECORDED)):
-        for digit in "07fx":
-            with contextlib.suppress(BadAddress):
-                parse_ior(RECORDED[:at] + digit + RECORDED[at + 1 :])
+    assert parse_ior(ior.format_ior(reference, little)) == reference
 
 
 @each("text", ["", "IOR:", "IOR:zz", "IOR:02", "ior", "IOR:0100", "IOR:" + "00" * 12, "é"])
@@ -109,12 +89,12 @@ def test_invalid_device_names_are_refused(text: str) -> None:
 
 def test_all_databases_of_a_tango_host_are_tried_in_order() -> None:
     pair = (Address("a", 1), Address("b", 2))
-    assert parse_tango_host("a:1, b:2") == pair
+    assert ior.parse_tango_host("a:1, b:2") == pair
     settings = TangoRecorderSettings.of({"url": "tango://a:1,b:2", "devices": ["d/f/m"]})
     for named in (parse_device("d/f/m", "a:1,b:2"), parse_device(settings.full_name("d/f/m"))):
         assert named.reference.addresses == named.sibling("dserver/x/y").reference.addresses == pair
     with pytest.raises(BadAddress):
-        parse_tango_host("a:1,b")
+        ior.parse_tango_host("a:1,b")
 
 
 def test_a_name_without_a_host_wants_a_tango_host() -> None:
@@ -122,4 +102,4 @@ def test_a_name_without_a_host_wants_a_tango_host() -> None:
         parse_device("a/b/c")
     for bad in ("", "h", "h:", "h:x", ":1", "h:70000"):
         with pytest.raises(BadAddress):
-            parse_tango_host(bad)
+            ior.parse_tango_host(bad)

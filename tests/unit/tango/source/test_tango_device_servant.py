@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from mama_spark.tango.errors import DevFailed, SystemException
@@ -12,7 +11,6 @@ from mama_spark.tango.giop.cdr import CdrWriter
 from mama_spark.tango.giop.typecode import STRING, STRINGS
 from mama_spark.tango.idl import structs
 from mama_spark.tango.idl.calls import INFO, INFO_3, CommandCall, write_command
-from mama_spark.tango.source import dserver_servant
 from mama_spark.tango.source.device_servant import locate_reply
 from mama_spark.tango.types import DevState, Quality
 
@@ -48,9 +46,8 @@ def test_a_device_answers_with_names_and_info(source: Source) -> None:
     assert source.call(DEVICE, "_get_adm_name").string() == ADMIN
     for operation in ("info", "info_3"):
         info = (INFO if operation == "info" else INFO_3).read(source.call(DEVICE, operation))
-        assert (info.dev_class, info.server_id, info.server_host, info.server_version) == (
-            "EventSource", "mama/t", "vm", 5,
-        )  # fmt: skip
+        found = (info.dev_class, info.server_id, info.server_host, info.server_version)
+        assert found == ("EventSource", "mama/t", "vm", 5)
     assert source.call(ADMIN, "_get_state").ulong() == DevState.ON
     assert "ON" in source.call(DEVICE, "_get_status").string()
 
@@ -70,12 +67,9 @@ def test_invalid_calls_get_a_system_exception(source: Source, key: str, operatio
 
 @pytest.mark.parametrize(
     ("operation", "reason"),
-    [
-        ("write_attributes_4", "API_AttrNotWritable"),
-        ("set_attribute_config_5", "API_NotSupported"),
-        ("read_attribute_history_5", "API_AttrNotPolled"),
-    ],
-)
+    [("write_attributes_4", "API_AttrNotWritable"), ("set_attribute_config_5", "API_NotSupported"),
+     ("read_attribute_history_5", "API_AttrNotPolled")],
+)  # fmt: skip
 def test_unsupported_operations_are_refused_with_a_reason(source: Source, operation: str, reason: str) -> None:
     with pytest.raises(DevFailed) as caught:
         source.call(DEVICE, operation)
@@ -185,7 +179,6 @@ def test_each_event_type_has_its_topic(source: Source, attribute: str, event: st
     ("argin", "reason"),
     [
         ([DEVICE, "nope", "subscribe", "change", "5"], "API_AttrNotFound"),
-        ([DEVICE, "a b#", "subscribe", "change", "5"], "API_AttrNotFound"),
         ([DEVICE, "", "subscribe", "change", "5"], "API_AttrNotFound"),
         (["no/such/device", "scal", "subscribe", "change", "5"], "API_DeviceNotFound"),
         ([DEVICE, "silent", "subscribe", "change", "5"], "API_AttributePollingNotStarted"),
@@ -210,9 +203,6 @@ def test_admin_commands_take_only_lists_of_strings(source: Source) -> None:
     for name in ("ZmqEventSubscriptionChange", "EventConfirmSubscription"):
         with pytest.raises(DevFailed, match="API_IncompatibleCmdArgumentType"):
             source.command(ADMIN, name, "text", STRING)
-    pairs: list[tuple[list[Any], ...]] = [(), ([1],), ([1], ["a"], [])]
-    for pair in pairs:
-        assert not dserver_servant._is(dserver_servant._Type.LONGS_AND_STRINGS, pair)
     with pytest.raises(DevFailed, match="API_WrongNumberOfArgs"):
         source.command(ADMIN, "EventConfirmSubscription", [DEVICE, "scal"])
     with pytest.raises(DevFailed, match="API_CommandNotFound"):

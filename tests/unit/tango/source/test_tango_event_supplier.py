@@ -24,15 +24,9 @@ def test_each_attribute_and_event_type_has_a_counter_that_starts_at_one(source: 
     source.subscribe("scal", "change")
     source.subscribe("scal", "archive")
     source.settled("set", "change")
-    ctrs = [
-        (e.topic.attribute, e.topic.event, e.call.ctr)
-        for attribute, event in [
-            ("scal", EventType.CHANGE), ("scal", EventType.CHANGE), ("scal", EventType.ARCHIVE),
-            ("set", EventType.CHANGE), ("scal", EventType.CHANGE),
-        ]
-        for e in source.push(attribute, 1.0, event)
-    ]  # fmt: skip
-    assert [ctr for *_, ctr in ctrs] == [1, 2, 1, 1, 3]
+    change, archive = EventType.CHANGE, EventType.ARCHIVE
+    pushed = (("scal", change), ("scal", change), ("scal", archive), ("set", change), ("scal", change))
+    assert [e.call.ctr for name, event in pushed for e in source.push(name, 1.0, event)] == [1, 2, 1, 1, 3]
 
 
 def test_the_counter_wraps(source: Source) -> None:
@@ -244,13 +238,14 @@ def test_heartbeats_are_sent_every_nine_seconds_and_twice_for_a_new_client(sourc
 
 
 @pytest.mark.spec("TG-37", "TG-43")
-@pytest.mark.parametrize(("event", "attribute"), [("change", "scal"), ("periodic", "tick"), ("archive", "level")])
+@pytest.mark.parametrize(
+    ("kind", "attribute"), [(EventType.CHANGE, "scal"), (EventType.PERIODIC, "tick"), (EventType.ARCHIVE, "level")]
+)
 def test_a_subscription_without_confirmation_expires_after_600_seconds(
-    source: Source, event: str, attribute: str
+    source: Source, kind: EventType, attribute: str
 ) -> None:
     """The counter stops then."""
-    kind = {"change": EventType.CHANGE, "periodic": EventType.PERIODIC, "archive": EventType.ARCHIVE}[event]
-    source.settled(attribute, event)
+    source.settled(attribute, kind.wire_name)
     source.push(attribute, 1.0, kind)
     source.now += 599
     source.due_events()
