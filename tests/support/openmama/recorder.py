@@ -22,18 +22,11 @@ from mama_spark.openmama.recorder.record_source import MamaRecordSource
 from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.rows import TYPE
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
+from mama_spark.openmama.wire import market_data
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, dictionary_message
 from mama_spark.openmama.wire.frame_filter import ReceivedFrame
 from mama_spark.openmama.wire.frames import FrameType
-from mama_spark.openmama.wire.market_data import (
-    RECAPS,
-    MarketDataRequest,
-    Stamp,
-    dictionary_topic,
-    read_request,
-    stamped,
-    subscription_topic,
-)
+from mama_spark.openmama.wire.market_data import RECAPS, MarketDataRequest, Stamp, read_request, stamped
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.options import SinkOptions, SubscribeOptions
 from mama_spark.packing.pack_headers import rows_of_messages
@@ -150,8 +143,8 @@ class MarketDataScript:
         self.numbers: dict[str, int] = {}
         self.requests: list[tuple[MarketDataRequest, FrameType]] = []
         self.refuses: dict[str, MsgStatus] = {}
-        peer.subscribe(subscription_topic(source))
-        peer.subscribe(dictionary_topic(source))
+        peer.subscribe(market_data.subscription_topic(source))
+        peer.subscribe(market_data.dictionary_topic(source))
 
     def update(self, symbol: str, *, skip: int = 0) -> None:
         number = self.numbers[symbol] = self.numbers.get(symbol, 0) + 1 + skip

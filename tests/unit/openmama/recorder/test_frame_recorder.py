@@ -16,7 +16,7 @@ from mama_spark.openmama.recorder.frame_recorder import FrameRecorder, RecordPac
 from mama_spark.openmama.recorder.gaps import GapTracker
 from mama_spark.openmama.wire import frame_filter
 from mama_spark.openmama.wire.frame_filter import FrameFilter, PeerCounters, ReceivedFrame
-from mama_spark.openmama.wire.frames import FRAMINGS, OZ
+from mama_spark.openmama.wire.frames import FRAMINGS, OZ, Framing
 from mama_spark.openmama.wire.market_data import Stamp, stamped
 from mama_spark.openmama.wire.records import MamaGapCause, MamaRecordKind, decode_records
 from mama_spark.openmama.wire.subscriptions import OpenInboxes
@@ -79,21 +79,11 @@ def test_gaps_of_a_batch_are_those_of_its_messages(sent: list[Sent], size: int) 
     assert frames == [(one[0], frame(*one).raw) for one in sent]
 
 
-def test_consecutive_numbers_in_a_batch_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = FrameRecorder("mama", "oz")
-    monkeypatch.setattr(recorder.tracker, "update", None)
-    for begin in (1, 51):
-        batch = [frame(topic, 1, n, int(MsgType.UPDATE)) for n in range(begin, begin + 50) for topic in "AB"]
-        assert len(recorder.records(columns_of(batch), {}, 7).payloads) == 100
-    assert len(recorder.tracker) == 2
-
-
 @pytest.mark.parametrize("name", ["oz", "zmq"])
 @pytest.mark.spec("OW12")
 def test_known_heads_are_those_of_accepted_topics(name: str) -> None:
-    framing, counters = FRAMINGS[name], PeerCounters()
-    one = FrameFilter(framing, OpenInboxes(framing, "0" * 8 + "-0000-0000-0000-" + "0" * 12), counters)
-    one.add("FOO", prefix=False)
+    framing = FRAMINGS[name]
+    one, counters = _filter_of("FOO", framing=framing)
     good = framing.publish_head("FOO") + b"O\x02\x00"
     for _ in range(3):
         found = one.accepted(good)
@@ -125,23 +115,9 @@ def test_many_messages_in_columns_are_those_that_are_accepted_one_by_one(kinds: 
     assert together == each
 
 
-def test_a_head_is_decoded_once_also_where_all_its_messages_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, _ = _filter_of("FOO", "BAR")
-    decoded, decode = list[bytes](), one._decoded
-
-    def decoding(raw: bytes) -> ReceivedFrame | None:
-        decoded.append(raw)
-        return decode(raw)
-
-    monkeypatch.setattr(one, "_decoded", decoding)
-    raws = [OZ.publish_head(topic) + b"O\x02\x00" for topic in ("FOO", "BAR")] * 50
-    assert one.columns(raws).raws == raws
-    assert decoded == raws[:2]
-
-
-def _filter_of(*topics: str) -> tuple[FrameFilter, PeerCounters]:
+def _filter_of(*topics: str, framing: Framing = OZ) -> tuple[FrameFilter, PeerCounters]:
     counters = PeerCounters()
-    one = FrameFilter(OZ, OpenInboxes(OZ, "0" * 8 + "-0000-0000-0000-" + "0" * 12), counters)
+    one = FrameFilter(framing, OpenInboxes(framing, "0" * 8 + "-0000-0000-0000-" + "0" * 12), counters)
     for topic in topics:
         one.add(topic, prefix=False)
     return one, counters

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from mama_spark.openmama.recorder.market_data_requests import (
-    ASK_AGAIN,
-    ATTEMPTS,
-    Asks,
-    MarketDataAsk,
-    MarketDataRequests,
-)
+from mama_spark.openmama.recorder import market_data_requests
+from mama_spark.openmama.recorder.market_data_requests import ASK_AGAIN, Asks, MarketDataAsk, MarketDataRequests
 
 from tests.support.tables import each
 
@@ -36,7 +31,7 @@ def test_an_answer_that_does_not_come_is_asked_for_three_times_and_then_each_min
     times = [0.0, 10.0, 20.0, 30.0, 30.0 + ASK_AGAIN, 30.0 + 2 * ASK_AGAIN]
     found = [asks.due(now, there) for now in times]
     assert [sent for sent, _ in found] == [[IBM]] * len(times)
-    assert [failed for _, failed in found] == [[]] * ATTEMPTS + [[IBM]] + [[]] * 2
+    assert [failed for _, failed in found] == [[]] * market_data_requests.ATTEMPTS + [[IBM]] + [[]] * 2
     assert asks.due(times[-1] + 1, there) == ([], [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
@@ -14,23 +15,9 @@ from mama_spark.mama.messages.msg import Field, MamaMsg, reserved_field
 from mama_spark.mama.messages.omnm import decode, encode
 from mama_spark.mama.messages.status import MsgStatus, MsgType, SubscriptionMsgType
 from mama_spark.mama.messages.values import MamaPrice, MamaTime
-from mama_spark.openmama.source.event_reporter import (
-    FlightLogStore,
-    SourceEventReporter,
-    SourceEventReporters,
-    SourceEvents,
-)
-from mama_spark.openmama.source.market_data_source import (
-    AnswerRequest,
-    BadRecord,
-    MarketDataSource,
-    PublishedTopic,
-    PublisherEvent,
-    PublishMessage,
-    SourceAction,
-    SourceRules,
-    fields_of,
-)
+from mama_spark.openmama.source import event_reporter, market_data_source
+from mama_spark.openmama.source.event_reporter import SourceEventReporter, SourceEventReporters, SourceEvents
+from mama_spark.openmama.source.market_data_source import MarketDataSource, PublisherEvent, SourceAction, fields_of
 from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.dictionary import DictionaryEntry, by_name, dictionary_of
 from mama_spark.openmama.wire.frames import BridgeFrame, FrameType
@@ -44,7 +31,8 @@ from tests.support.tables import each
 
 ENTRIES = [DictionaryEntry(109, "bid", FieldType.PRICE), DictionaryEntry(110, "size", FieldType.U32),
            DictionaryEntry(111, "at", FieldType.TIME)]  # fmt: skip
-RULES = SourceRules([("NO*", MsgStatus.NOT_PERMISSIONED)], groups={"G": ["A", "B", "C"]}, dictionary=ENTRIES)
+REFUSED, GROUPS = [("NO*", MsgStatus.NOT_PERMISSIONED)], {"G": ["A", "B", "C"]}
+RULES = market_data_source.SourceRules(REFUSED, groups=GROUPS, dictionary=ENTRIES)
 
 
 def source() -> MarketDataSource:
@@ -61,16 +49,22 @@ def ask(symbol: str, message: int = 0, *, inbox: bool = True, kind: int = 0, top
     return BridgeFrame(FrameType.REQUEST if inbox else FrameType.PUBLISH, topic, payload, "_INBOX.x" if inbox else "")
 
 
+def of(kind: type[Any], actions: list[SourceAction]) -> list[Any]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
 def events(actions: list[SourceAction]) -> list[tuple[str, str, str]]:
-    return [(a.callback, a.symbol, a.info) for a in actions if isinstance(a, PublisherEvent)]
+    return [(a.callback, a.symbol, a.info) for a in of(PublisherEvent, actions)]
 
 
 def answers(actions: list[SourceAction]) -> list[dict[str, object]]:
-    return [{f.name: f.value for f in decode(a.payload)} for a in actions if isinstance(a, AnswerRequest)]
+    return [{f.name: f.value for f in decode(a.payload)} for a in of(market_data_source.AnswerRequest, actions)]
 
 
 def published(actions: list[SourceAction]) -> list[tuple[str, dict[str, object]]]:
-    return [(a.topic, {f.name: f.value for f in decode(a.payload)}) for a in actions if isinstance(a, PublishMessage)]
+    return [
+        (a.topic, {f.name: f.value for f in decode(a.payload)}) for a in of(market_data_source.PublishMessage, actions)
+    ]
 
 
 @pytest.mark.spec("OW16", "OW20")
@@ -117,7 +111,7 @@ def test_a_recap_is_an_image_of_its_type_into_the_inbox_or_to_all(message: int) 
 @pytest.mark.spec("OW17")
 @each("status", sorted(REFUSALS))
 def test_every_status_can_refuse(status: str) -> None:
-    one = MarketDataSource("S", 77, SourceRules([("X", REFUSALS[status])]))
+    one = MarketDataSource("S", 77, market_data_source.SourceRules([("X", REFUSALS[status])]))
     asked = one.received(ask("X"))
     assert [(m["MdMsgType"], m["MdMsgStatus"], m["wIssueSymbol"]) for m in answers(asked)] == [
         (1, REFUSALS[status], "X")
@@ -130,7 +124,7 @@ def test_an_unknown_symbol_is_refused_or_gets_no_answer() -> None:
     asked = source().received(ask("Z"))
     assert events(asked) == [("onNewRequest", "Z", "SUBSCRIBE; refused: NOT_FOUND")]
     assert answers(asked)[0]["MdMsgStatus"] == MsgStatus.NOT_FOUND
-    waiting = MarketDataSource("S", 77, SourceRules(unknown=None)).received(ask("Z"))
+    waiting = MarketDataSource("S", 77, market_data_source.SourceRules(unknown=None)).received(ask("Z"))
     assert waiting == [PublisherEvent("onNewRequest", "Z", "SUBSCRIBE; not answered")]
 
 
@@ -174,7 +168,7 @@ def test_a_group_is_answered_with_an_image_of_each_member() -> None:
 def test_the_dictionary_is_answered(topic: str) -> None:
     one = source()
     assert topic in one.request_topics
-    (answer,) = (a for a in one.received(ask("DATA_DICT", 5, kind=4, topic=topic)) if isinstance(a, AnswerRequest))
+    (answer,) = of(market_data_source.AnswerRequest, one.received(ask("DATA_DICT", 5, kind=4, topic=topic)))
     assert [e for e in dictionary_of(decode(answer.payload)) if e.fid > 100] == ENTRIES
     assert MarketDataSource("S", 1).request_topics == ["_MD.S"], "without a dictionary nobody is answered"
 
@@ -200,7 +194,7 @@ def test_records_are_omnm_messages_or_json_objects() -> None:
      (b'{"x": [1]}', "list has no type"), (b'{"at": "2026-01-02"}', "no time zone"), (b'{"bid": "x"}', "field 'bid'")],
 )  # fmt: skip
 def test_records_that_are_no_messages_say_why(payload: bytes, words: str) -> None:
-    with pytest.raises(BadRecord, match=words):
+    with pytest.raises(market_data_source.BadRecord, match=words):
         fields_of(payload, by_name(ENTRIES))
 
 
@@ -218,7 +212,7 @@ def test_numbers_images_sender_and_position_are_kept_over_restarts(tmp_path: Pat
     again = SourceState(file, "S")
     saved = (again.sender, *again.at, again.wanted)
     assert saved == (state.sender, "log-1", 17, 4_711, 3)
-    assert again.topics() == [PublishedTopic("A", 1, {("x", 0): Field("x", 0, FieldType.I32, 1)})]
+    assert again.topics() == [market_data_source.PublishedTopic("A", 1, {("x", 0): Field("x", 0, FieldType.I32, 1)})]
     again.close()
     with pytest.raises(ConfigError, match="is the state of the source 'S'"):
         SourceState(file, "T")
@@ -309,7 +303,7 @@ def test_a_batch_that_is_stored_again_adds_no_rows(tmp_path: Path) -> None:
     events = SourceEvents("S", 7)
     events.callback(PublisherEvent("onCreate", "A"), 1_700_000_000_000_000)
     batch = events.take(0)
-    store = FlightLogStore(str(tmp_path / "log"), {}, "run")
+    store = event_reporter.FlightLogStore(str(tmp_path / "log"), {}, "run")
     store.open()
     for number in (1, 1, 2):
         store.store(number, batch)

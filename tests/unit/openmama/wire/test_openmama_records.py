@@ -8,14 +8,8 @@ import pytest
 from mama_spark.contracts.topics import why_unpublishable
 from mama_spark.openmama.rows import TYPE
 from mama_spark.openmama.rows.openmama_rows import OpenMamaColumns
-from mama_spark.openmama.wire.records import (
-    HEAD_SIZE,
-    MamaRecord,
-    MamaRecordKind,
-    decode_records,
-    message_topic,
-    record_topic,
-)
+from mama_spark.openmama.wire import records
+from mama_spark.openmama.wire.records import HEAD_SIZE, MamaRecord, MamaRecordKind, decode_records, message_topic
 
 from tests.support.tables import each
 
@@ -37,14 +31,6 @@ def test_a_record_has_frame_time_and_framing() -> None:
     assert (found.heads["kind"][0], found.heads["framing"][0]) == (MamaRecordKind.MESSAGE, 1)
     payloads = [bytes(memoryview(found.data)[int(a) : int(b)]) for a, b in zip(found.begins, found.ends, strict=True)]
     assert payloads == [FRAME[9:], b"O\x01\x00other"]
-
-
-def test_a_gap_has_sender_and_numbers_and_no_payload() -> None:
-    gap = MamaRecord(MamaRecordKind.GAP, "mama.OM.IBM", 5, cause=1, sender=2**64 - 1, first=7, last=9)
-    found = decode_records(pa.array([gap.encode()], pa.binary()))
-    head = found.heads[0]
-    assert (int(head["sender"]), int(head["first"]), int(head["last"]), int(head["cause"])) == (2**64 - 1, 7, 9, 1)
-    assert found.begins[0] == found.ends[0]
 
 
 @each("kind", [MamaRecordKind.PEER, MamaRecordKind.DICTIONARY])
@@ -70,7 +56,7 @@ def test_every_cut_and_every_flipped_bit_is_a_record_or_none() -> None:
 
 @each("topic", ["OM.IBM", "IBM", "OM.BRK/B US", "A..B", ".x", "ä.*", "a.>", "a.%2E", "A.B.C"])
 def test_the_topic_of_any_message_has_a_topic_in_the_log(topic: str) -> None:
-    stored = record_topic(topic)
+    stored = records.record_topic(topic)
     assert why_unpublishable(stored) is None
     assert message_topic(stored) == topic
 

@@ -38,15 +38,6 @@ def test_a_prefix_has_readers_until_the_last_one_ends() -> None:
     assert not table.wanted(b"AB")
 
 
-@pytest.mark.spec("OW12")
-def test_a_subscription_with_its_nul_is_to_one_topic() -> None:
-    table = SubscriptionTable()
-    table.apply(b"\1FOO\0")
-    assert table.wanted(b"FOO")
-    assert not table.wanted(b"FOOBAR")
-    assert not table.wanted(b"FO")
-
-
 def test_what_is_no_subscription_changes_nothing_and_the_number_of_prefixes_has_a_limit() -> None:
     table = SubscriptionTable(most=2)
     begun = [table.apply(data) is not None for data in (b"", b"\2A", b"\0A", b"\1A", b"\1B", b"\1C")]
