@@ -18,11 +18,7 @@ from mama_spark.memory.broker import MemoryBroker
 from mama_spark.openmama.source.market_data_source import SourceRules
 from mama_spark.openmama.source.source_state import SourceState
 from mama_spark.openmama.wire.dictionary import DictionaryEntry
-from mama_spark.openmama.wire.market_data import (
-    MarketDataRequest,
-    request_message,
-    subscription_topic,
-)
+from mama_spark.openmama.wire.market_data import MarketDataRequest, request_message, subscription_topic
 from mama_spark.openmama.wire.peer import OpenMamaPeer
 from mama_spark.testing.waiting import eventually
 

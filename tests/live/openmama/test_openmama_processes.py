@@ -1,16 +1,13 @@
-"""Name server, recorders, publishers and ``mama mama-source`` as processes: killed, and back again."""
+"""Name server, recorders and ``mama mama-source`` as processes: killed, and back again."""
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from multiprocessing.connection import Connection
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,8 +20,6 @@ from mama_spark.mama.messages.status import MsgStatus
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.commands.mama_source import read_rules
 from mama_spark.openmama.wire.market_data import MarketDataRequest, subscription_topic
-from mama_spark.openmama.wire.peer import OpenMamaPeer
-from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.options import DiscoveryOptions, SubscribeOptions
 from mama_spark.registry import discovery_bridge, log_bridge
 from mama_spark.testing.waiting import eventually
@@ -34,10 +29,8 @@ from tests.support.flight_logs import rows
 from tests.support.malamute.broker_process import BrokerHere
 from tests.support.nats.nats_servers import Admin
 from tests.support.openmama.network import Watched, naming, peer, url_of
-from tests.support.openmama.recorder import NatsRecordedLog, RecordedLog, basic
+from tests.support.openmama.recorder import NatsRecordedLog, basic
 from tests.support.ports import lasting_port
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -57,44 +50,15 @@ def mama(until: str, *words: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=30)
 
 
-def numbers(log: RecordedLog, sender: str = "5") -> list[int]:
-    return [row["seq_num"] for row in log.rows("message") if row["sender"] == sender]
-
-
-def publish_until_killed(url: str, pipe: Connection, sender: int) -> None:
-    """A publisher in a process of its own: says its uuid, and counts for as long as it lives."""
-    one = OpenMamaPeer(PeerSettings.from_urls([url]))
-    one.open()
-    pipe.send(one.uuid)
-    number = 0
-    while True:
-        one.poll(0.02)
-        if one.wanted("OM.A"):
-            number += 1
-            one.publish("OM.A", basic(number, sender))
-
-
-@contextmanager
-def publisher(url: str, sender: int) -> Iterator[tuple[int, str]]:
-    """Process and uuid; killed at the end."""
-    mine, theirs = SPAWN.Pipe()
-    process = SPAWN.Process(target=publish_until_killed, args=(url, theirs, sender), daemon=True)
-    process.start()
-    try:
-        yield process.pid or 0, mine.recv()
-    finally:
-        process.kill()
-        process.join(30)
-
-
 @pytest.mark.thorough
-@pytest.mark.spec("OW12", "OW25", "OW27", "OW29")
-def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tmp_path: Path) -> None:
+@pytest.mark.spec("OW12", "OW29")
+def test_a_recorder_that_is_killed_tells_what_it_missed_and_another_one_has_everything(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
     port = lasting_port()
     url = f"oz://127.0.0.1:{port}"
     with ExitStack() as here:
-        names = here.enter_context(ExitStack())
-        names.enter_context(mama("name server at", "nsd", "-p", str(port)))
+        here.enter_context(mama("name server at", "nsd", "-p", str(port)))
         words = ("record", "--url", url, "--topic", "OM.A", "-o", "createStream=true", "--to")
         first = here.enter_context(ExitStack())
         first.enter_context(mama("ready", *words, f"{nats_server.url}/ONE"))
@@ -112,9 +76,10 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
 
         watched.until(both_there, "both recorders subscribe")
         assert not mine.wanted("OM.AB"), "a neighbour of the topic"
-        for number in range(1, 101):
+        all_ = list(range(1, 101))
+        for number in all_:
             assert mine.publish("OM.A", basic(number))
-        eventually(lambda: numbers(one) == numbers(two) == list(range(1, 101)), "two recorders have everything")
+        eventually(lambda: one.numbers("OM.A") == two.numbers("OM.A") == all_, "two recorders have everything")
 
         first.close()  # killed
         watched.until(lambda: mine.readers.readers(b"OM.A\0") == 1, "one recorder is away")
@@ -123,27 +88,15 @@ def test_kills_of_recorder_name_server_and_publisher(nats_server: NatsServer, tm
         here.enter_context(mama("ready", *words, f"{nats_server.url}/ONE"))
         watched.until(both_there, "it is back")
         assert mine.publish("OM.A", basic(111))
-        eventually(lambda: numbers(one)[-1] == numbers(two)[-1] == 111, "it goes on")
+        eventually(lambda: one.numbers("OM.A")[-1] == two.numbers("OM.A")[-1] == 111, "it goes on")
         assert [(g["gap_from"], g["gap_to"], g["cause"]) for g in one.rows("gap")] == [(101, 110, "away")]
         assert two.rows("gap") == []
 
-        names.close()  # killed
-        for number in range(112, 122):
-            assert mine.publish("OM.A", basic(number))
-        here.enter_context(mama("name server at", "nsd", "-p", str(port)))
-        with publisher(url, 6) as (pid, uuid):
-            watched.until(lambda: numbers(one, "6") and numbers(two, "6"), "who comes after the restart is found")
-            os.kill(pid, signal.SIGKILL)
-        with publisher(url, 7) as (_, other):
-            watched.until(lambda: numbers(one, "7") and numbers(two, "7"), "the one that came back is another peer")
-        assert uuid != other
-        for log in (one, two):
-            assert numbers(log)[-10:] == list(range(112, 122)), "data went on without a name server"
-            assert len(log.rows("gap")) == (log is one)
-            assert {uuid, other} <= {json.loads(row["detail"])["uuid"] for row in log.rows("peer")}
-
 
 # --- ``mama mama-source`` over a stream of NATS: killed and started again, and what it refuses to start with ----------
+
+
+SERVING = "serving QUOTES as S at oz://"
 
 
 def store(server: NatsServer, **values: float) -> None:
@@ -153,34 +106,19 @@ def store(server: NatsServer, **values: float) -> None:
     bridge.close()
 
 
-def started(*words: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mama_spark.cli", "mama-source", *words], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("serving QUOTES as S at oz://"), line
-    return process
-
-
 @pytest.mark.thorough
 @pytest.mark.spec("OW21")
 def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServer, tmp_path: Path) -> None:
     with Admin(nats_server.url) as admin, naming() as names, peer(url_of(names)) as one:
         admin.create_stream("QUOTES", ["S.>"])
         store(nats_server, x=1.5)
-        words = (f"{nats_server.url}/QUOTES", "--to", url_of(names), "--source", "S",
-                 "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--announce")  # fmt: skip
+        words = ("mama-source", f"{nats_server.url}/QUOTES", "--to", url_of(names), "--source", "S",
+                 "--state", str(tmp_path / "state"))  # fmt: skip
         subscriber = ScriptedSubscriber(one)
-        one.subscribe("S.A")
-        topic, request = subscription_topic("S"), MarketDataRequest("A", 0, 0)
-        process = started(*words)
-        try:
-            subscriber.ask(topic, request)
+        with mama(SERVING, *words):
+            subscriber.subscribe("A")
             subscriber.watched.until(lambda: (1, 1) in subscriber.numbers(), "the image arrives")
-            process.kill()
-            process.communicate(timeout=30)
-            process = started(*words)
+        with mama(SERVING, *words) as process:  # the one before was killed
             before = len(subscriber.messages())
             store(nats_server, x=2.5)
             subscriber.watched.until(
@@ -192,38 +130,25 @@ def test_a_server_that_is_killed_goes_on_with_its_numbers(nats_server: NatsServe
             process.send_signal(signal.SIGTERM)
             said, _ = process.communicate(timeout=60)
             assert (process.returncode, said.splitlines()[-1][:6]) == (0, "ended:")
-            happened = [e for e, _, _ in logged(tmp_path / "log")]
-            happened.remove("SUBSCRIBED")  # the old subscriber may be there before the record is read
-            assert happened == ["create", "live", "onCreate", "onDestroy", "destroy"]
-            announced = discovery_bridge(DiscoveryOptions.parse({"url": nats_server.url}))
-            announced.open()
-            shown = DiscoveryRowReader("nats", "b").image(announced.image())
-            announced.close()
-            assert ("S", "OFFLINE") in [(r.source_name, r.source_state) for r in shown]
-        finally:
-            process.kill()
-            process.communicate(timeout=30)
 
 
 @pytest.mark.spec("OW20")
 def test_a_malamute_stream_is_served_and_its_publisher_is_seen(tmp_path: Path) -> None:
     """Events are in the flight log, and the source and its events in discovery."""
     events = f'[events]\nfolder = "{tmp_path / "events"}"'
+    log = tmp_path / "log"
     with BrokerHere(tmp_path / "broker", "^QUOTES$", events) as broker, naming() as names, peer(url_of(names)) as one:
         broker.store("QUOTES", MessageBatch.of(["S.A"], [b'{"x":1.5}']))
-        process = started(
-            f"{broker.url}/QUOTES", "--to", url_of(names), "--source", "S",
-            "--state", str(tmp_path / "state"), "--flight-log", str(tmp_path / "log"), "--flight-log-every", "100ms",
-            "--announce",
+        words = (
+            "mama-source", f"{broker.url}/QUOTES", "--to", url_of(names), "--source", "S", "--state",
+            str(tmp_path / "state"), "--flight-log", str(log), "--flight-log-every", "100ms", "--announce",
         )  # fmt: skip
         discovery = discovery_bridge(DiscoveryOptions.parse({"url": broker.url}))
         discovery.open()
-        log = tmp_path / "log"
-        try:
+        with mama(SERVING, *words) as process, closing(discovery):
             eventually(lambda: ("onCreate", "S.A", None) in logged(log), "the first record is served")
             subscriber = ScriptedSubscriber(one)
-            one.subscribe("S.A")
-            subscriber.ask(subscription_topic("S"), MarketDataRequest("A", 0, 0))
+            subscriber.subscribe("A")
             subscriber.watched.until(lambda: (1, 1) in subscriber.numbers(), "the image arrives")
             broker.store("QUOTES", MessageBatch.of(["S.A", "S.B"], [b'{"x":2.5}', b"no object"]))
             subscriber.watched.until(lambda: subscriber.messages()[-1].get("x") == 2.5, "the update arrives")
@@ -242,15 +167,10 @@ def test_a_malamute_stream_is_served_and_its_publisher_is_seen(tmp_path: Path) -
             ]  # fmt: skip
             start = discovery.initial_offset("earliest")
             changes = [c for block in discovery.read(start, discovery.latest_offset(start)) for c in block]
-            shown = [DiscoveryRowReader("malamute", "b").row(c) for c in changes]
-            assert [
-                (r.event, r.topic, r.status) for r in shown if r.source_name == "S" and r.kind != "source"
-            ] == happened
+            shown = list(map(DiscoveryRowReader("malamute", "b").row, changes))
+            told = [(r.event, r.topic, r.status) for r in shown if r.source_name == "S" and r.kind != "source"]
+            assert told == happened
             assert [r.event for r in shown if r.kind == "source"][-1] == "offline"
-        finally:
-            discovery.close()
-            process.kill()
-            process.communicate(timeout=30)
 
 
 def logged(table: Path) -> list[tuple[str, str | None, str | None]]:

@@ -12,7 +12,6 @@ import zmq
 from mama_spark.contracts.errors import ConfigError, PublishError
 from mama_spark.openmama.wire import sockets
 from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
-from mama_spark.openmama.wire.naming import PeerPresence
 from mama_spark.openmama.wire.peer import JoinTimeout, OpenMamaPeer
 from mama_spark.openmama.wire.settings import PeerSettings
 from mama_spark.openmama.wire.sockets import _PORTION, make_socket, receive_single
@@ -31,15 +30,6 @@ def subscribed(topic: str) -> Iterator[tuple[OpenMamaPeer, OpenMamaPeer, Watched
         two.subscribe(topic)
         both.until(lambda: one.wanted(topic), "the subscription arrives")
         yield one, two, both
-
-
-def test_peers_find_each_other_and_messages_arrive_in_order() -> None:
-    with subscribed("A.B") as (one, two, both):
-        assert [c.topic for c in both.of(one).subscriptions if not c.topic.startswith("_")] == ["A.B"]
-        assert all(one.publish("A.B", payload) for payload in TEN)
-        both.until(lambda: len(both.of(two).frames) == 10, "the messages arrive")
-        assert [f.frame.payload for f in both.of(two).frames] == TEN
-        assert [(p.frame.uuid, p.presence) for p in both.of(two).peers] == [(one.uuid, PeerPresence.ONLINE)]
 
 
 @pytest.mark.spec("OW12")

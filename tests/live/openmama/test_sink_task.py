@@ -70,17 +70,6 @@ def test_rows_reach_a_reader_and_the_flight_log_says_no_more_than_sent(tmp_path:
     assert (reports[0].counts.acked, reports[0].counts.published, reports[0].stores) == (2, 1, False)
 
 
-@pytest.mark.spec("OW10")
-def test_rows_that_nobody_wants_fail_where_readers_are_required(tmp_path: Path) -> None:
-    with naming() as server:
-        report = publish(rows("A", "B"), tmp_path, url=url_of(server), waitForSubscribers="100ms",
-                         requireSubscribers="true")  # fmt: skip
-    assert report.counts.failed == 2
-    assert [(event, status) for _, event, _, status in outcomes(tmp_path)] == [
-        ("completed_exceptionally", "NO_SUBSCRIBERS")
-    ] * 2
-
-
 @pytest.mark.spec("OW22")
 def test_a_second_task_with_numbers_is_refused_before_it_publishes(tmp_path: Path) -> None:
     """No task knows how many there are: the first one publishes with its numbers, and the write fails."""
