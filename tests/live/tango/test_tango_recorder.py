@@ -19,17 +19,8 @@ from tests.support.ports import lasting_port
 from tests.support.spark.subscribe_harness import store
 from tests.support.tango.records import encode_one
 from tests.support.tango.tango import RELEASES, DeviceServers
-from tests.support.tango_processes.recorder import (
-    STREAM,
-    RecorderLog,
-    RecorderProcess,
-    RecorderThread,
-    accounted,
-    consecutive,
-    every_event_is_accounted_for,
-    measured,
-    settings,
-)
+from tests.support.tango_processes import recorder
+from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderProcess, RecorderThread, settings
 from tests.support.tango_processes.servers import PATIENT, TIMEOUT, TangoDatabase, TangoServer
 
 STATE = encode_one(RecordKind.STATE, 1, [b"t", b"", b"", b"{"])
@@ -79,7 +70,7 @@ def test_events_missed_by_a_killed_recorder_are_a_gap(log: RecorderLog, lab: Tan
     (gap,) = [r for r in records if r.kind is RecordKind.GAP]
     assert gap.cause is GapCause.AWAY
     assert gap.count >= 7
-    assert consecutive(accounted(records))
+    assert recorder.consecutive(recorder.accounted(records))
     assert [r.kind for r in records if r.kind in (RecordKind.STARTED, RecordKind.STOPPED)] == [
         RecordKind.STARTED, RecordKind.STARTED, RecordKind.STOPPED,
     ]  # fmt: skip
@@ -102,7 +93,7 @@ def test_events_dropped_by_the_full_queue_are_counted_and_recorded_as_a_gap(
     with RecorderThread(log.options, settings(lab, attributes=[attribute], metrics=metrics, **limit)):
         until(lambda: log.counters(attribute), lambda: lab.push(attribute, value))
         log.room.kill()
-        until(lambda: measured(metrics, "dropped_total") > 5, lambda: lab.do("burst", attribute, **burst))
+        until(lambda: recorder.measured(metrics, "dropped_total") > 5, lambda: lab.do("burst", attribute, **burst))
         log.room.start()
         until(lambda: log.records(RecordKind.GAP))
         before = len(log.counters(attribute))
@@ -110,7 +101,7 @@ def test_events_dropped_by_the_full_queue_are_counted_and_recorded_as_a_gap(
     records = log.records()
     gaps = [r for r in records if r.kind is RecordKind.GAP]
     assert sum(r.count for r in gaps if r.cause is GapCause.BUFFER) > 5
-    assert every_event_is_accounted_for(records, attribute)
+    assert recorder.every_event_is_accounted_for(records, attribute)
 
 
 @pytest.mark.spec("TG-36", "TG-41")
@@ -189,24 +180,6 @@ def server(
     devices = [f"errors/old/{number}" for number in range(1, 4)]
     with TangoServer(folder, devices, database=database, instance="errors9", release=9) as started:
         yield started
-
-
-def test_of_equal_errors_in_a_row_the_first_is_recorded_and_the_rest_are_summed_up(
-    log: RecorderLog, server: TangoServer
-) -> None:
-    lab = server.only(server.devices[0])
-    with RecorderThread(log.options, settings(lab)):
-        log.push_until(lab, 1)
-        for _ in range(300):
-            lab.push_error("double", "Broken", "as wanted")
-        lab.push("double", -5.0)
-        until(lambda: log.records(RecordKind.EVENT)[-1].ctr > 300)
-    records = [r for r in log.records(RecordKind.EVENT, RecordKind.ERROR) if r.place.attribute == "double"]
-    (summary,) = [r for r in records if r.kind is RecordKind.ERROR]
-    assert summary.count == 299
-    counters = [ctr for r in records for ctr in (range(r.first, r.last + 1) if r is summary else [r.ctr])]
-    assert consecutive(counters)
-    assert errors_of(summary.found, 0)[0].reason == "Broken"
 
 
 def test_an_attribute_that_sends_no_events_yet_is_recorded_once_it_does(log: RecorderLog, server: TangoServer) -> None:

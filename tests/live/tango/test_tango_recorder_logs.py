@@ -25,16 +25,8 @@ from tests.support.malamute.restartable_broker import RestartableMalamuteBroker,
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
 from tests.support.tango.tango import RELEASES, DeviceServers
-from tests.support.tango_processes.recorder import (
-    STREAM,
-    RecorderLog,
-    RecorderThread,
-    accounted,
-    consecutive,
-    measured,
-    settings,
-    words,
-)
+from tests.support.tango_processes import recorder
+from tests.support.tango_processes.recorder import STREAM, RecorderLog, RecorderThread, accounted, consecutive, settings
 from tests.support.tango_processes.servers import TIMEOUT, TangoDatabase, TangoServer
 
 
@@ -71,7 +63,7 @@ def test_records_rejected_by_a_full_log_are_reported_when_it_has_space_again(
     log.admin.create_stream(STREAM, ["tango.>"], **limits)
     metrics = f"127.0.0.1:{lasting_port()}"
     with RecorderThread(log.options, settings(lab, metrics=metrics)) as running:
-        until(lambda: measured(metrics, "refused_total") > 20, lambda: lab.push("double", 1.0))
+        until(lambda: recorder.measured(metrics, "refused_total") > 20, lambda: lab.push("double", 1.0))
         log.admin.update_stream(STREAM, max_bytes=20_000_000)
         until(lambda: [r for r in log.records(RecordKind.GAP) if r.cause is GapCause.REFUSED])
         log.push_until(lab, 3)
@@ -106,13 +98,13 @@ def test_a_recorder_that_ends_during_an_outage_of_the_log_reports_unstored_recor
     stop = StopEvent()
     monkeypatch.setattr("mama_spark.cli.commands.record.stop_on_signals", lambda: nullcontext(stop))
     metrics = f"127.0.0.1:{lasting_port()}"
-    args = parse(words(log, lab, tmp_path, drain="1s", metrics=metrics))
+    args = parse(recorder.words(log, lab, tmp_path, drain="1s", metrics=metrics))
     with ThreadPoolExecutor(1) as pool:
         code = pool.submit(args.run, args)
         try:
             log.push_until(lab, 3)
             log.room.kill()
-            until(lambda: measured(metrics, "waiting") > 5, lambda: lab.push("double", 2.0))
+            until(lambda: recorder.measured(metrics, "waiting") > 5, lambda: lab.push("double", 2.0))
         finally:
             stop.set()
         assert code.result(TIMEOUT) == 1

@@ -34,7 +34,6 @@ ALL: dict[DataType, list[Any]] = {
     DataType.STRING: ["", "grün", "three words here"],
     DataType.STATE: [DevState.FAULT, DevState.ON, DevState.UNKNOWN], DataType.ENUM: [2, 0, 1],
 }  # fmt: skip
-LABELS = ("red", "green", "blue")
 
 
 def source_of(*attributes: Attribute, **settings: Any) -> TangoEventSource:
@@ -61,28 +60,18 @@ def _name(data_type: DataType, format_: Format) -> str:
     return f"{data_type.name}_{format_.name}".lower()
 
 
-def attributes_of_all() -> list[Attribute]:
-    labels = {DataType.ENUM: LABELS}
-    return [
-        Attribute(_name(t, f), t, f, enum_labels=labels.get(t, ()))
-        for t in ALL
-        for f in Format
-        if f is not Format.UNKNOWN
-    ]
-
-
 @pytest.mark.spec("TG-02", "TG-17", "TG-19", "TG-22", "TG-23")
 def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe) -> None:
     """Upstream: att_type_event"""
     qualities = [Quality.VALID, Quality.ALARM, Quality.CHANGING, Quality.WARNING]
-    with source_of(*attributes_of_all(), Attribute("enc", DataType.ENCODED)) as source:
+    formats = (Format.SCALAR, Format.SPECTRUM, Format.IMAGE)
+    labels = {DataType.ENUM: ("red", "green", "blue")}
+    attributes = [Attribute(_name(t, f), t, f, enum_labels=labels.get(t, ())) for t in ALL for f in formats]
+    with source_of(*attributes, Attribute("enc", DataType.ENCODED)) as source:
         address, expected = source.address(DEVICE), []
         for number, (data_type, three) in enumerate(ALL.items()):
-            for format_, value, dims in (
-                (Format.SCALAR, three[0], [1, 0, 0, 0]),
-                (Format.SPECTRUM, three, [3, 0, 0, 0]),
-                (Format.IMAGE, [three, three[::-1]], [3, 2, 0, 0]),
-            ):
+            values = (three[0], three, [three, three[::-1]])
+            for format_, value, dims in zip(formats, values, ([1, 0, 0, 0], [3, 0, 0, 0], [3, 2, 0, 0]), strict=True):
                 name, quality = _name(data_type, format_), qualities[number % 4]
                 time = CALENDAR + number
                 subscription = probe.subscribe(address, name, "change")
@@ -97,27 +86,22 @@ def test_every_type_and_shape_comes_as_it_was_pushed(probe: DeviceProbe) -> None
             got = told["value"]
             assert (told["err"], got["value"], got["time"]) == (False, value, time), name
             assert (got["dims"], got["quality"]) == (dims, f"ATTR_{quality.name}"), name
-        encoded = attached(
-            probe, source, "enc", "change", lambda: source.push_change_event(DEVICE, "enc", Encoded("fmt", b"\1\2\xff"))
-        )
+        three_bytes = Encoded("fmt", b"\1\2\xff")
+        encoded = attached(probe, source, "enc", "change", lambda: source.push_change_event(DEVICE, "enc", three_bytes))
         assert probe.events(encoded)[-1]["value"]["value"] == ["fmt", "0102ff"]
 
 
 @pytest.mark.spec("TG-17")
 def test_set_parts_empty_values_nan_and_invalid_come_too(probe: DeviceProbe) -> None:
-    attributes = (
-        Attribute("rw", settable=True),
-        Attribute("spec", format=Format.SPECTRUM),
-        Attribute("words", DataType.STRING, Format.SPECTRUM, settable=True),
-        Attribute("value"),
-    )
-    with source_of(*attributes) as source:
+    words = Attribute("words", DataType.STRING, Format.SPECTRUM, settable=True)
+    spectrum = Attribute("spec", format=Format.SPECTRUM)
+    with source_of(Attribute("rw", settable=True), spectrum, words, Attribute("value")) as source:
         push = source.push_change_event
         rw = attached(probe, source, "rw", "change", lambda: push(DEVICE, "rw", 2.5, written=1.5))
         spec = attached(probe, source, "spec", "change", lambda: push(DEVICE, "spec", []))
-        words = attached(probe, source, "words", "change", lambda: push(DEVICE, "words", ["a", "b"], written=["c"]))
+        texts = attached(probe, source, "words", "change", lambda: push(DEVICE, "words", ["a", "b"], written=["c"]))
         value = attached(probe, source, "value", "change", lambda: push(DEVICE, "value", math.nan))
-        got = [probe.events(number)[-1]["value"] for number in (rw, spec, words, value)]
+        got = [probe.events(number)[-1]["value"] for number in (rw, spec, texts, value)]
         assert (got[0]["value"], got[0]["set"], got[0]["dims"]) == (2.5, 1.5, [1, 0, 1, 0])
         assert (got[1]["value"], got[1]["dims"]) in (([], [0, 0, 0, 0]), (None, [0, 0, 0, 0]))
         assert (got[2]["value"], got[2]["set"], got[2]["dims"]) == (["a", "b"], ["c"], [2, 0, 1, 0])
@@ -142,9 +126,8 @@ def test_a_client_looks_around_and_reads(probe: DeviceProbe) -> None:
         found = probe.call("config", device=address, attribute="a")
         assert (found["unit"], found["events"]["ch_event"]["abs_change"]) == ("V", "0.5")
         assert probe.call("info", device=address)["server_id"] == "mama/source"
-        assert [probe.call("command", device=address, name=name) for name in ("State", "Status", "Init")] == [
-            "FAULT", "broken", None,
-        ]  # fmt: skip
+        answers = [probe.call("command", device=address, name=name) for name in ("State", "Status", "Init")]
+        assert answers == ["FAULT", "broken", None]
         got = probe.call("read", device=address, attribute="A")
         assert (got["value"], got["time"], got["quality"]) == (2.5, CALENDAR, "ATTR_ALARM")
         assert probe.call("read", device=address, attribute="State")["value"] == "FAULT"
@@ -202,7 +185,6 @@ def test_clients_follow_alternate_endpoints(probe: DeviceProbe) -> None:
 
 @pytest.mark.spec("TG-08")
 def test_a_source_on_all_interfaces_sends_endpoints_with_the_called_address(probe: DeviceProbe) -> None:
-    """The server has several network interfaces."""
     with TangoEventSource(
         [Device(DEVICE, [Attribute("a")])], SourceSettings("0.0.0.0", heartbeat_period=BEAT)
     ) as source:

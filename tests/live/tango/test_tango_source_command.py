@@ -176,13 +176,9 @@ class Listener:
     """
 
     def __init__(
-        self,
-        command: Command,
-        between: Callable[[], None] = lambda: None,
-        times: int = 1,
-        slow: bool = False,
+        self, command: Command, between: Callable[[], None] = lambda: None, times: int = 1, slow: bool = False,
         event: EventType = EventType.CHANGE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         with open_device(parse_device(command.address).sibling(ADMIN), timeout=TIMEOUT) as admin:
             told = admin.subscribe(SubscriberInfo(DEVICE, "temperature", event))
         assert told.topic is not None

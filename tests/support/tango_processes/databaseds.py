@@ -20,32 +20,15 @@ _DEVICE = (
     "INSERT INTO device (name, domain, family, member, server, class, exported) "
     "VALUES ('{0}/{1}/{2}', '{0}', '{1}', '{2}', '{3}', '{4}', 0);\n"
 )
-_OWN = _DEVICE.format("sys", "database", "2", "DataBaseds/2", "DataBase") + _DEVICE.format(
-    "dserver", "DataBaseds", "2", "DataBaseds/2", "DServer"
+_OWN = (
+    "CALL init_history_ids();\n",
+    _DEVICE.format("sys", "database", "2", "DataBaseds/2", "DataBase"),
+    _DEVICE.format("dserver", "DataBaseds", "2", "DataBaseds/2", "DServer"),
 )
-_HISTORIES = "CALL init_history_ids();\n"
 
 
 def _without_tango() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not k.startswith(("TANGO_", "ORB", "MYSQL_"))}
-
-
-class _Program:
-    """A process that the test ends."""
-
-    def __init__(self, words: list[str], log: Path, environment: dict[str, str]) -> None:
-        with log.open("w") as out:
-            self._process = subprocess.Popen(
-                words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env={**_without_tango(), **environment}
-            )
-        self.log = log
-
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait(_END)
 
 
 class MariaDatabase:
@@ -56,7 +39,7 @@ class MariaDatabase:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.port = folder, 0
-        self._programs: list[_Program] = []
+        self._programs: list[subprocess.Popen[bytes]] = []
         self._socket = folder / "s"
 
     @property
@@ -77,7 +60,8 @@ class MariaDatabase:
 
     def _end(self) -> None:
         for one in reversed(self._programs):
-            one.end()
+            one.kill()
+            one.wait(_END)
         self._programs.clear()
 
     def _start(self) -> None:
@@ -85,18 +69,19 @@ class MariaDatabase:
         share = Path(program("root/usr/share/mysql"))
         tables = [(share / f"{name}.sql").read_text() for name in _SYSTEM]
         self._feed(self._mariadbd("--bootstrap"), "create database mysql;\nuse mysql;\n", *tables)
-        server = self._program(self._mariadbd(f"--socket={self._socket}", "--skip-grant-tables", "--skip-networking"))
-        eventually(lambda: "ready for connections" in server.log.read_text() or not server.running(), "MariaDB")
+        words = self._mariadbd(f"--socket={self._socket}", "--skip-grant-tables", "--skip-networking")
+        server, log = self._program(words)
+        eventually(lambda: "ready for connections" in log.read_text() or server.poll() is not None, "MariaDB")
         schema = Path(program("root/usr/share/tango-db"))
         tables = [(schema / f"{name}.sql").read_text() for name in ("create_db_tables", "stored_proc")]
         client = run("usr/bin/mariadb", "--no-defaults", f"--socket={self._socket}", "--user=root")
-        self._feed(client, "create database tango;\nuse tango;\n", *tables, _HISTORIES, _OWN)
+        self._feed(client, "create database tango;\nuse tango;\n", *tables, *_OWN)
         self.port = lasting_port()
         reached = {"MYSQL_UNIX_PORT": str(self._socket), "MYSQL_USER": "root", "MYSQL_PASSWORD": "none"}
         words = run("usr/lib/tango/DataBaseds", "2", "-ORBendPoint", f"giop:tcp:127.0.0.1:{self.port}")
-        database = self._program(words, {**reached, "TANGO_HOST": self.host})
-        eventually(lambda: answers(self.port, "database") or not database.running(), "DataBaseds")
-        assert database.running(), database.log.read_text()
+        database, log = self._program(words, **reached, TANGO_HOST=self.host)
+        eventually(lambda: answers(self.port, "database") or database.poll() is not None, "DataBaseds")
+        assert database.poll() is None, log.read_text()
 
     def _mariadbd(self, *more: str) -> list[str]:
         share = program("root/usr/share/mysql")
@@ -106,10 +91,13 @@ class MariaDatabase:
             "--skip-innodb", "--default-storage-engine=Aria",
         )  # fmt: skip
 
-    def _program(self, words: list[str], environment: dict[str, str] | None = None) -> _Program:
-        log = self._folder / f"{len(self._programs)}.log"
-        self._programs.append(_Program(words, log, environment or {}))
-        return self._programs[-1]
+    def _program(self, words: list[str], **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """A running process, and its log."""
+        log, given = self._folder / f"{len(self._programs)}.log", {**_without_tango(), **environment}
+        with log.open("w") as out:
+            process = subprocess.Popen(words, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=given)
+        self._programs.append(process)
+        return process, log
 
     def _feed(self, words: list[str], *texts: str) -> None:
         done = subprocess.run(words, input="\n".join(texts), capture_output=True, text=True, check=False)
@@ -130,31 +118,3 @@ class MariaDatabase:
         )  # fmt: skip
         assert not done.returncode, (words, done.returncode, done.stdout, done.stderr)
         return done.stdout
-
-
-class TangoTest:
-    """``TangoTest test`` of C++ with the device ``sys/tg_test/1``, in a database. ``with`` starts and ends it."""
-
-    device = "sys/tg_test/1"
-
-    def __init__(self, database: MariaDatabase, log: Path) -> None:
-        self.database, self._log = database, log
-        self._program: _Program | None = None
-
-    @property
-    def address(self) -> str:
-        """Full name of its device."""
-        return f"tango://{self.database.host}/{self.device}"
-
-    def __enter__(self) -> Self:
-        self.database.add_server("TangoTest/test", "TangoTest", self.device)
-        words = run("usr/lib/tango/TangoTest", "test", "-ORBendPoint", "giop:tcp:127.0.0.1:")
-        started = self._program = _Program(words, self._log, {"TANGO_HOST": self.database.host})
-        # it answers before it is ready, and then may never poll what it is asked to
-        eventually(lambda: "Ready to accept" in started.log.read_text() or not started.running(), "TangoTest")
-        assert started.running(), started.log.read_text()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._program is not None:
-            self._program.end()

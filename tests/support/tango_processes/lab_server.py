@@ -3,15 +3,13 @@
 
 Its devices have an attribute of every type: ``double``, ``double_spectrum``, ``double_image``, ``double_rw``, ... (for
 the names of types: :data:`TYPES`). Their values are what the test says; events are pushed when the test says so. The
-attributes ``level`` (abs_change 0.5) and ``level_rel`` (rel_change 10) send change events by the server's own criteria.
-``texts`` has a configuration beyond Latin-1. ``plain`` sends none; ``auto`` change events that code pushes, and with
-them the alarm events that are due. Before PyTango 10.1 there is a pipe, ``numbers``.
+attribute ``level`` (abs_change 0.5) sends change events by the server's own criteria. ``texts`` has a configuration
+beyond Latin-1. ``plain`` sends none. Before PyTango 10.1 there is a pipe, ``numbers``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import threading
@@ -99,7 +97,7 @@ def _declare(name: str, writable: bool = False, **more: Any) -> dict[str, Any]:
 
 SHAPES = ("", "_spectrum", "_image")
 NAMES = [t + s for t in TYPES for s in SHAPES if t != "encoded" or not s]
-WRITABLE = [f"{t}_rw" for t in TYPES if t != "state"] + [f"{t}{s}_rw" for t in ("double", "string") for s in SHAPES[1:]]
+WRITABLE = ["double_rw", "long_rw"]
 
 
 class Lab(Device):  # type: ignore[misc]
@@ -110,12 +108,8 @@ class Lab(Device):  # type: ignore[misc]
     for _name in WRITABLE:
         locals().update(_declare(_name, writable=True))
     locals().update(_declare("texts", label=TEXT, unit=TEXT, description=TEXT))
-    for _name in ("plain", "auto"):
-        locals().update(_declare(_name))
-    locals().update(
-        _declare("level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level", description="a level")
-    )
-    locals().update(_declare("level_rel", rel_change="10", archive_rel_change="10"))
+    locals().update(_declare("plain"))
+    locals().update(_declare("level", abs_change="0.5", archive_abs_change="0.5", unit="V", label="Level"))
 
     if hasattr(tango.server, "pipe"):
 
@@ -132,9 +126,7 @@ class Lab(Device):  # type: ignore[misc]
         self.set_status("fine")
         for name in [*NAMES, *WRITABLE, "State", "Status"]:
             self.manual(name)
-        for name in ("level", "level_rel"):
-            self.manual(name, detect=True)
-        self.set_change_event("auto", True, False)
+        self.manual("level", detect=True)
 
     def manual(self, name: str, detect: bool = False) -> None:
         """Events of this attribute are pushed by code."""
@@ -161,12 +153,6 @@ class Lab(Device):  # type: ignore[misc]
     def Fail(self, reason: str) -> None:
         raise failure(reason, "as wanted", "Lab.Fail")
 
-    @command(dtype_in=str, dtype_out=str)  # type: ignore[untyped-decorator]
-    def Do(self, request: str) -> str:
-        """The same requests as on stdin, from a client: JSON in, JSON out."""
-        given = json.loads(request)
-        return json.dumps(HANDLERS[given.pop("do")](device=self.get_name(), **given))
-
 
 def _time(seconds: float | None) -> float:
     return time.time() if seconds is None else seconds
@@ -177,7 +163,6 @@ def _quality(name: str | None) -> Any:
 
 
 # --- what a test can ask for ---------------------------------------------------------------------------------
-
 
 #: Address of the device that administrates the server.
 ADMIN = ""

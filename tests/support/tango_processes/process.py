@@ -87,25 +87,14 @@ class TangoProcess:
         """Start without waiting."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
-        without = {k: v for k, v in os.environ.items() if not k.startswith(("TANGO_", "ORB"))}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("TANGO_", "ORB"))}
+        environment |= {**PATHS, "INTERPRETER": self._python()}
+        environment |= {"PYTHONUNBUFFERED": "1", **self._environment}  # prints tell when it is ready
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [self._python(), "-m", self.module, *self.arguments()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-                cwd=self.folder,
-                env={
-                    **without,
-                    **PATHS,
-                    "INTERPRETER": self._python(),
-                    "PYTHONUNBUFFERED": "1",  # prints tell when it is ready
-                    **self._environment,
-                },
-                start_new_session=True,
-            )
+                [self._python(), "-m", self.module, *self.arguments()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=log, text=True, encoding="utf-8", cwd=self.folder, env=environment, start_new_session=True,
+            )  # fmt: skip
         self._ended = False
         threading.Thread(target=self._listen, args=(self._process,), name=repr(self), daemon=True).start()
 
@@ -125,7 +114,7 @@ class TangoProcess:
                 self._ended = True
             self._changed.notify_all()
 
-    def call(self, do: str, /, *, patience: float = TIMEOUT, **arguments: Any) -> Any:
+    def call(self, do: str, /, **arguments: Any) -> Any:
         """One request and its answer.
 
         :raises Failed: with a DevFailed
@@ -141,7 +130,7 @@ class TangoProcess:
         except OSError:
             raise AssertionError(f"{self!r} ended:\n{self.tail()}") from None
         with self._changed:
-            self._changed.wait_for(lambda: number in self._answers or self._ended, patience)
+            self._changed.wait_for(lambda: number in self._answers or self._ended, TIMEOUT)
             answer = self._answers.pop(number, None)
         if answer is None:
             raise AssertionError(f"{self!r} did not answer {do} {arguments}:\n{self.tail()}")

@@ -134,16 +134,9 @@ class TangoServer(_Server):
     module = "tests.support.tango_processes.lab_server"
 
     def __init__(
-        self,
-        folder: Path | str,
-        devices: Sequence[str] = ("test/lab/1",),
-        *,
-        database: TangoDatabase | None = None,
-        instance: str = "t",
-        port: int = 0,
-        environment: dict[str, str] | None = None,
-        release: int = 10,
-    ) -> None:
+        self, folder: Path | str, devices: Sequence[str] = ("test/lab/1",), *, database: TangoDatabase | None = None,
+        instance: str = "t", port: int = 0, environment: dict[str, str] | None = None, release: int = 10,
+    ) -> None:  # fmt: skip
         environment = {**(environment or {}), **({"TANGO_HOST": database.host} if database else {})}
         super().__init__(folder, environment, port, release=release)
         self.devices, self.instance, self.database = tuple(devices), instance, database
@@ -255,24 +248,18 @@ class DeviceProbe(TangoProcess):
     module = "tests.support.tango_processes.pytango_client"
 
     def __init__(
-        self,
-        folder: Path | str,
-        *,
-        tango_host: str | None = None,
-        environment: dict[str, str] | None = None,
+        self, folder: Path | str, *, tango_host: str | None = None, environment: dict[str, str] | None = None,
         release: int = 10,
-    ) -> None:
+    ) -> None:  # fmt: skip
         host = {"TANGO_HOST": tango_host} if tango_host else {}
         super().__init__(folder, {**(environment or {}), **host}, release=release)
 
-    def subscribe(
-        self, device: str, attribute: str | None, event: str, *, mode: str = "SyncRead", quiet: bool = False
-    ) -> int:
+    def subscribe(self, device: str, attribute: str | None, event: str, *, quiet: bool = False) -> int:
         """Number of the subscription. ``event`` as in topics; ``quiet``: events are only counted.
 
         :raises Failed: the server or the client library refused
         """
-        number: int = self.call("subscribe", device=device, attribute=attribute, event=event, mode=mode, quiet=quiet)
+        number: int = self.call("subscribe", device=device, attribute=attribute, event=event, quiet=quiet)
         return number
 
     def unsubscribe(self, subscription: int) -> None:
@@ -283,22 +270,18 @@ class DeviceProbe(TangoProcess):
         with self._changed:
             return list(self._events.get(subscription, ()))
 
-    def wait_events(self, subscription: int, count: int, patience: float = TIMEOUT) -> list[Event]:
+    def wait_events(self, subscription: int, count: int) -> list[Event]:
         """All events, when there are at least ``count``."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._events.get(subscription, ())) >= count or self._ended, patience)
-            found = list(self._events.get(subscription, ()))
+            self._changed.wait_for(lambda: len(self._events.get(subscription, ())) >= count or self._ended, TIMEOUT)
+        found = self.events(subscription)
         assert len(found) >= count, f"{len(found)} of {count} events came: {found[-3:]}"
         return found
 
-    def wait_event(self, subscription: int, wanted: Callable[[Event], Any], patience: float = TIMEOUT) -> Event:
+    def wait_event(self, subscription: int, wanted: Callable[[Event], Any]) -> Event:
         """The first event that ``wanted`` accepts."""
-
-        def search() -> list[Event]:
-            return [event for event in self._events.get(subscription, ()) if wanted(event)]
-
         with self._changed:
-            self._changed.wait_for(lambda: search() or self._ended, patience)
-            found = search()
-        assert found, f"no such event among {self.events(subscription)[-5:]}\n{self.tail()}"
-        return found[0]
+            self._changed.wait_for(lambda: any(map(wanted, self._events.get(subscription, ()))) or self._ended, TIMEOUT)
+        found = next(filter(wanted, self.events(subscription)), None)
+        assert found is not None, f"no such event among {self.events(subscription)[-5:]}\n{self.tail()}"
+        return found

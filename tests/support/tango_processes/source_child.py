@@ -1,7 +1,6 @@
 """An event source in a process of its own, so that tests can kill it and stop it; run as a program by
 :class:`tests.support.tango_processes.source_process.SourceProcess`. JSON lines as in
-    :mod:`tests.support.tango_processes.child`, without
-PyTango."""
+:mod:`tests.support.tango_processes.child`, without PyTango."""
 
 from __future__ import annotations
 

@@ -19,22 +19,12 @@ class SourceProcess(_Server):
     module = "tests.support.tango_processes.source_child"
     key = "dserver/mama/source"
 
-    def __init__(
-        self,
-        folder: Path | str,
-        attributes: Sequence[str] = ("level",),
-        **settings: Any,
-    ) -> None:
+    def __init__(self, folder: Path | str, attributes: Sequence[str] = ("level",), **settings: Any) -> None:
         super().__init__(folder, None, 0)
         self.device, self.attributes, self.settings = "test/pub/1", list(attributes), settings
 
     def arguments(self) -> Sequence[str]:
-        given: dict[str, Any] = {
-            "device": self.device,
-            "attributes": self.attributes,
-            "port": self.port,
-            "settings": self.settings,
-        }
+        given = {"device": self.device, "attributes": self.attributes, "port": self.port, "settings": self.settings}
         return [json.dumps(given)]
 
     @property

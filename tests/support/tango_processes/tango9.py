@@ -1,4 +1,4 @@
-"""Where the set-up has put Tango 9 (``scripts/fetch_tango9.py``): PyTango 9.3.6, DataBaseds, MariaDB, TangoTest."""
+"""Where the set-up has put Tango 9 (``scripts/fetch_tango9.py``): PyTango 9.3.6, DataBaseds, MariaDB."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 TANGO9 = ROOT / ".venv" / "tango9"
-PATHS = {
-    "PYTHONPATH": f"{ROOT / 'connector'}:{ROOT}"
-}  #: environment in which another interpreter finds the helper programs
+#: Environment in which another interpreter finds the helper programs.
+PATHS = {"PYTHONPATH": f"{ROOT / 'connector'}:{ROOT}"}
 
 
 def program(name: str) -> str:
@@ -24,6 +23,6 @@ def program(name: str) -> str:
 def run(name: str, *words: str) -> list[str]:
     """Command that runs a program of Debian 12.
 
-    :param name: its path, such as ``usr/lib/tango/TangoTest``
+    :param name: its path, such as ``usr/lib/tango/DataBaseds``
     """
     return [program("bin/run"), program(f"root/{name}"), *words]
