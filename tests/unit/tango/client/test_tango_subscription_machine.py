@@ -344,3 +344,9 @@ def test_a_lost_connection_counts_as_a_missed_heartbeat_at_once() -> None:
     assert reasons(machine.tick(11.0)) == ["API_EventTimeout"]
     assert Connect(CHANNEL, PAIR, HEARTBEATS, True) in machine.on_negotiated(12.0, id, negotiated())
     assert machine.tick(21.0) == []
+
+
+def test_heartbeats_and_confirmations_of_unknown_channels_are_ignored() -> None:
+    machine, _ = connected()
+    assert machine.on_heartbeat(1.0, "tango://h:1/dserver/other/i") == machine.on_confirmed(1.0, "other") == []
+    assert machine.on_confirmation_failed(1.0, "other", AWAY, unreachable=True, unsupported=False) == []
