@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tests.campaign.rows import Amount, of_partition
 
 ATTEMPTS = 4
 QUERY = "campaign-query"
+BEFORE_COMMIT = "before the commit"
 #: A process without threads makes the others; the driver has none, so its tasks may be plain forks.
 SERVER = multiprocessing.get_context("forkserver")
 #: With what the product imports late: each task would import it anew, which takes longer than its rows.
@@ -40,18 +42,11 @@ SERVER.set_forkserver_preload([
 FORK = multiprocessing.get_context("fork")
 
 
-def task(job: SinkJob, info: TaskInfo, amount: Amount, report: Path) -> None:
+def task(amount: Amount, job: SinkJob, info: TaskInfo, report: Path) -> None:
     """One attempt at one partition, in a process of its own."""
     assert info.batch_id is not None
     done = publish_partition(job, info, of_partition(amount, info.batch_id, info.partition))
     report.write_bytes(pickle.dumps(done))
-
-
-def begun(target: Any, *args: Any, report: Path) -> tuple[BaseProcess, Path]:
-    """A task, in a process of its own, and the file of its report."""
-    process = FORK.Process(target=target, args=(*args, report))
-    process.start()
-    return process, report
 
 
 def run_tasks(
@@ -101,17 +96,26 @@ def apart(target: Any, *args: Any) -> None:
         raise RuntimeError(f"{target.__name__} failed")
 
 
-def run(given: dict[str, Any]) -> None:
+def run_batches(
+    options: dict[str, str],
+    folder: Path,
+    stream_run: str,
+    batches: int,
+    partitions: int,
+    work: Callable[[SinkJob, TaskInfo, Path], None],
+    reached: Callable[[str], object] = lambda place: None,
+) -> None:
     """All batches that the checkpoint does not have.
 
-    :param given: ``options`` of mamapub, ``folder`` (for the checkpoint), ``amount`` (:class:`Amount`)
+    :param options: of mamapub; ``folder``: for the checkpoint
+    :param work: of a task, see :func:`task`
+    :param reached: is told where the driver has come to
     :raises RuntimeError: a task failed too often, or a commit
     """
-    amount, folder, stream_run = Amount(**given["amount"]), Path(given["folder"]), uuid4().hex
     planned = folder / f"job-{stream_run}"
-    apart(plan, given["options"], planned)
+    apart(plan, options, planned)
     job = pickle.loads(planned.read_bytes())
-    for number in range(amount.batches):
+    for number in range(batches):
         checkpoint = folder / f"committed-{number}"
         if checkpoint.exists():
             continue
@@ -119,13 +123,17 @@ def run(given: dict[str, Any]) -> None:
         def start(partition: int, attempt: int, number: int = number) -> tuple[BaseProcess, Path]:
             info = TaskInfo(partition, attempt, QUERY, number, stream_run, False)
             report = folder / f"report-{stream_run}-{number}-{partition}-{attempt}"
-            return begun(task, job, info, amount, report=report)
+            process = FORK.Process(target=work, args=(job, info, report))
+            process.start()
+            return process, report
 
-        reports, complete = run_tasks(start, amount.partitions)
+        reports, complete = run_tasks(start, partitions)
+        reached(BEFORE_COMMIT)
         apart(commit, job, reports, number, complete)
         if not complete:
             raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
         checkpoint.touch()
+        reached("a checkpoint")
 
 
 def own_session(output: Path, level: int = logging.WARNING) -> None:
@@ -137,7 +145,7 @@ def own_session(output: Path, level: int = logging.WARNING) -> None:
     logging.basicConfig(format="%(asctime)s %(process)d %(message)s", level=level)
 
 
-def drive(given: dict[str, Any], output: Path) -> None:
+def drive(options: dict[str, str], folder: Path, amount: Amount, output: Path) -> None:
     """The whole life of a driver."""
     own_session(output)
-    run(given)
+    run_batches(options, folder, uuid4().hex, amount.batches, amount.partitions, partial(task, amount))

@@ -3,99 +3,58 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 from mama_spark.testing.waiting import eventually
 
-from tests.campaign import driver
+from tests.campaign.driver import SERVER
 from tests.support.processes import connected_to, descendant_processes, descendants, runs
 
-ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 300.0
 MOST_RUNS = 20
-
-
-class DriverProcess(Protocol):
-    """What :class:`subprocess.Popen` is."""
-
-    @property
-    def pid(self) -> int: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
-class ForkedDriver:
-    """``driver.py``, see there."""
-
-    def __init__(self, given: dict[str, Any], output: Path) -> None:
-        self._process = driver.SERVER.Process(target=driver.drive, args=(given, output))
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("driver", timeout or 0.0)
-        return self._process.exitcode
-
-
-def program(module: str, given: dict[str, Any], output: Path) -> DriverProcess:
-    """A module that takes JSON as its argument, in a session of its own."""
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with output.open("ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-u", "-m", module, json.dumps(given)], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
-            stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
 
 
 class Job:
     """A driver that is started as often as it takes.
 
-    :param begin: start it
     :param output: what it prints
-    :ivar runs: how often it was started; ``most_runs``: more often is a failure
+    :param target: what it does, with what is ``given``; leads a session of its own
+    :ivar runs: how often it was started
     """
 
-    def __init__(self, begin: Callable[[], DriverProcess], output: Path, most_runs: int = MOST_RUNS) -> None:
-        self._begin, self.output, self.runs, self.most_runs = begin, output, 0, most_runs
-        self._process: DriverProcess | None = None
+    def __init__(self, output: Path, target: Callable[..., None], *given: Any) -> None:
+        self.output, self.runs = output, 0
+        self._make = partial(SERVER.Process, target=target, args=given)
+        self._process: BaseProcess | None = None
         self._family: set[psutil.Process] = set()  # not ids: a long run sees them used again, by others
 
     @property
     def pid(self) -> int:
         assert self._process is not None
+        assert self._process.pid is not None
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.exitcode is None
 
     @property
     def done(self) -> bool:
         """It ended, and all work is done."""
-        return self._process is not None and self._process.poll() == 0
+        return self._process is not None and self._process.exitcode == 0
 
     def start(self) -> None:
         self.runs += 1
-        assert self.runs <= self.most_runs, f"started {self.most_runs} times, and never done: {self.last_output()}"
-        self._process = self._begin()
+        assert self.runs <= MOST_RUNS, f"started {MOST_RUNS} times, and never done: {self.last_output()}"
+        self._process = self._make()
+        self._process.start()
 
     def workers(self, ports: list[int]) -> list[int]:
         """Processes that the driver has started and that are connected to one of these ports."""
@@ -115,22 +74,19 @@ class Job:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(TIMEOUT)
+        self._process.join(TIMEOUT)
 
-    def finish(self, timeout: float = TIMEOUT) -> None:
+    def finish(self) -> None:
         """Until the work is done and nothing runs any more.
 
-        :param timeout: seconds that one driver may take
-        :raises AssertionError: it fails again and again, or takes too long
+        :raises AssertionError: it fails again and again, or one driver takes too long
         """
         while not self.done:
             if not self.running:
                 self.start()
             assert self._process is not None
-            try:
-                self._process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"not done within {timeout:g} s: {self.last_output()}") from None
+            self._process.join(TIMEOUT)
+            assert not self.running, f"not done within {TIMEOUT:g} s: {self.last_output()}"
         eventually(lambda: not any(map(runs, self._family)), "what was left without its driver ends", TIMEOUT)
 
     def end(self) -> None:

@@ -54,9 +54,6 @@ class Findings:
     disordered: int = 0
     failed: int = 0
 
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)
-
     def faults(self, *, may_double: bool, may_fail: bool, ordered: bool) -> dict[str, int]:
         """Those that contradict what is promised."""
         allowed = {"rows", *["doubled"] * may_double, *["failed"] * may_fail, *["disordered"] * (not ordered)}
@@ -130,7 +127,7 @@ def flights(log: Path) -> list[dict[str, Any]]:
     return [row for row in table.to_pylist() if row["event"] in _TERMINAL]
 
 
-def judge(sent: set[Row], messages: Iterable[StoredMessage], events: Iterable[dict[str, Any]]) -> Findings:
+def judge(sent: Counter[Row], messages: Iterable[StoredMessage], events: Iterable[dict[str, Any]]) -> Findings:
     """Hold what was sent, what is stored and what is reported against each other."""
     stored = [row for message in messages for row in rows_of(*message)]
     held = Counter(stored)
@@ -143,15 +140,17 @@ def judge(sent: set[Row], messages: Iterable[StoredMessage], events: Iterable[di
                 committed[row].append((event["event"], bool(event["may_have_landed"])))
             elif event["event"] == "acked":
                 acked_elsewhere.add(row)
-    acked = {row for row, outcomes in committed.items() if ("acked", False) in outcomes or ("acked", True) in outcomes}
+    acked = Counter(row for row, outcomes in committed.items() for name, _ in outcomes if name == "acked")
     unsure = {row for row, outcomes in committed.items() if any(landed for _, landed in outcomes)}
     return Findings(
-        rows=len(sent),
-        lost=sum(not held[row] for row in acked | acked_elsewhere),
-        doubled=sum(count - 1 for count in held.values()),
-        unaccounted=sum(len(committed.get(row, ())) != 1 for row in sent),
-        contradicted=sum(row in held for row in set(committed) - acked - unsure),
-        foreign=len(set(held) - sent) + len((set(committed) | acked_elsewhere) - sent),
+        rows=sent.total(),
+        lost=sum(
+            max(0, min(n, max(1, sent[row])) - held[row]) for row, n in (acked | Counter(acked_elsewhere)).items()
+        ),
+        doubled=sum(max(0, count - max(1, sent[row])) for row, count in held.items()),
+        unaccounted=sum(abs(len(committed.get(row, ())) - count) for row, count in sent.items()),
+        contradicted=sum(row in held for row in set(committed) - set(acked) - unsure),
+        foreign=len(set(held) - set(sent)) + len((set(committed) | acked_elsewhere) - set(sent)),
         disordered=_disordered(stored),
         failed=sum(row not in acked for row in committed),
     )

@@ -17,7 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,19 +26,17 @@ from uuid import NAMESPACE_OID, uuid5
 import psutil
 import pyarrow as pa
 from mama_spark.registry import batch_ledger, publisher_bridge
-from mama_spark.spark.sink.job import PartitionReport, SinkJob, TaskInfo
+from mama_spark.spark.sink.job import SinkJob, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
 from mama_spark.testing.waiting import eventually
 
-from tests.campaign.driver import ATTEMPTS, SERVER, apart, begun, commit, own_session, plan, run_tasks
-from tests.campaign.oracle import Row, StoredMessage, flights, rows_of
+from tests.campaign.driver import BEFORE_COMMIT, SERVER, own_session, run_batches
+from tests.campaign.oracle import Row
 
-QUERY = "repeated-query"
 _ROWS_OF_A_BATCH = 100
 #: Where a process kills itself. The first five kill the driver and all that it has started.
-BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT = (
+BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST = (
     "before the marker", "before the first message", "in mid-partition", "after the last acknowledgement",
-    "before the commit",
 )  # fmt: skip
 WORKER, SERVER_KILLED = "worker in mid-partition", "server in mid-partition"
 POINTS = (BEFORE_MARKER, BEFORE_FIRST, MIDDLE, AFTER_LAST, BEFORE_COMMIT, WORKER)
@@ -73,7 +71,12 @@ class Plan:
         numbers = [n // self.copies for n in range(self.rows)]
         if self.copies > 1:
             chance.shuffle(numbers)
-        return [(f"{self.topic}.{n % 3}", b"%03d.%07d.%s" % (batch, n, b"x" * (n % 50))) for n in numbers]
+
+        def payload(batch: int, n: int) -> bytes:
+            """Begins with its partition, of the first run."""
+            return b"%d.%03d.%07d.%s" % (n * self.partitions[0] // self.rows, batch, n, b"x" * (n % 50))
+
+        return [(f"{self.topic}.{n % 3}", payload(batch, n)) for n in numbers]
 
     def of_partition(self, info: TaskInfo, partitions: int) -> Iterator[pa.RecordBatch]:
         assert info.batch_id is not None
@@ -134,7 +137,7 @@ def _arm(point: str, chance: random.Random, job: SinkJob, file: str) -> None:
         _at(type(bridge), "send", sends, Path(file).touch, stream=job.options.stream)
 
 
-def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, report: Path) -> None:
+def task(plan: Plan, partitions: int, point: str, job: SinkJob, info: TaskInfo, report: Path) -> None:
     """One attempt at one partition, in a process of its own."""
     chance = random.Random(f"{plan.seed} {info}")
     if info.attempt == 0 and info.partition == 0:
@@ -145,70 +148,26 @@ def task(job: SinkJob, info: TaskInfo, plan: Plan, partitions: int, point: str, 
     report.write_bytes(pickle.dumps(done))
 
 
-def _run_batch(job: SinkJob, given: Plan, number: int, run: str, partitions: int, point: str) -> list[PartitionReport]:
-    """:raises RuntimeError: a task failed too often"""
-
-    def start(partition: int, attempt: int) -> tuple[BaseProcess, Path]:
-        info = TaskInfo(partition, attempt, QUERY, number, run, False)
-        report = Path(given.folder) / f"report-{run}-{number}-{partition}-{attempt}"
-        return begun(task, job, info, given, partitions, point, report=report)
-
-    reports, complete = run_tasks(start, partitions)
-    if not complete:
-        raise RuntimeError(f"a task of batch {number} failed {ATTEMPTS} times")
-    return reports
-
-
 def drive(given: Plan, output: Path, number: int) -> None:
     """The life of a driver, in a session of its own.
 
     :param number: of the run
     """
     own_session(output, logging.INFO)
-    folder, run = Path(given.folder), uuid5(NAMESPACE_OID, f"{given.topic} {given.seed} {number}").hex
+    run = uuid5(NAMESPACE_OID, f"{given.topic} {given.seed} {number}").hex
     point = given.points[number] if number < len(given.points) else ""
     partitions = given.partitions[number % len(given.partitions)]
     logging.info("run %d, %d partitions, killed %s", number, partitions, point or "never")
-    planned = folder / f"job-{run}"
-    apart(plan, given.options, planned)
-    job = pickle.loads(planned.read_bytes())
-    for batch in range(given.batches):
-        checkpoint = folder / f"committed-{batch}"
-        if checkpoint.exists():
-            continue
-        reports = _run_batch(job, given, batch, run, partitions, point)
-        if point == BEFORE_COMMIT:
+
+    def reached(place: str) -> None:
+        if point == place or (point and place != BEFORE_COMMIT):
             _die(whole=True)
-        apart(commit, job, reports, batch, True)
-        checkpoint.touch()
-        if point:
-            _die(whole=True)
+
+    work = functools.partial(task, given, partitions, point)
+    run_batches(given.options, Path(given.folder), run, given.batches, partitions, work, reached)
 
 
 # --- in the test ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Outcome:
-    """Counts of rows.
-
-    :ivar lost, doubled: stored too few and too many times
-    :ivar unaccounted: without exactly one committed acknowledgement
-    :ivar disordered: stored behind a later row of their partition
-    """
-
-    runs: int = 0
-    rows: int = 0
-    lost: int = 0
-    doubled: int = 0
-    unaccounted: int = 0
-    disordered: int = 0
-    output: str = field(default="", repr=False)
-
-    @property
-    def wrong(self) -> dict[str, int]:
-        found = asdict(self)
-        return {name: found[name] for name in ("lost", "doubled", "unaccounted", "disordered") if found[name]}
 
 
 def repeat_until_done(given: Plan, *, pause: float, most: int = 12, timeout: float = 240.0) -> int:
@@ -240,44 +199,3 @@ def _group_is_empty(process: BaseProcess) -> bool:
 
 def tail(output: Path) -> str:
     return output.read_text(errors="replace")[-3_000:] if output.exists() else ""
-
-
-def judge(given: Plan, messages: list[StoredMessage], log: Path, *, ordered: bool = False) -> Outcome:
-    """Hold what is stored and what is reported against what was to be published."""
-    expected = given.expected()
-    rows = [row for message in messages for row in rows_of(*message)]
-    stored = Counter(rows)
-    acked: Counter[Row] = Counter()
-    other = 0
-    for event in flights(log):
-        if event["committed"]:
-            pack = dict(event["headers"] or ()).get("Mama-Pack", [None])[0]
-            found = rows_of(event["topic"], event["payload"], pack)
-            if event["event"] == "acked":
-                acked.update(found)
-            else:
-                other += len(found)
-    unaccounted = sum((acked - expected).values()) + sum((expected - acked).values()) + other
-    return Outcome(
-        rows=sum(expected.values()),
-        lost=sum((expected - stored).values()),
-        doubled=sum((stored - expected).values()),
-        unaccounted=unaccounted,
-        disordered=_disordered(given, rows) if ordered else 0,
-    )
-
-
-def _disordered(given: Plan, rows: list[Row]) -> int:
-    """Rows of one partition that are stored behind a later one of it."""
-    found = 0
-    for batch in range(given.batches):
-        source = given.rows_of(batch)
-        place = {row: i for i, row in enumerate(source)}
-        partitions, n = given.partitions[0], len(source)
-        last = [-1] * partitions
-        for row in rows:
-            if row in place:
-                partition = next(p for p in range(partitions) if place[row] < n * (p + 1) // partitions)
-                found += place[row] < last[partition]
-                last[partition] = max(last[partition], place[row])
-    return found

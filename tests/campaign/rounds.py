@@ -6,17 +6,15 @@ import random
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tests.campaign import configurations, faults, oracle
-from tests.campaign.brokers import broker
-from tests.campaign.configurations import PARTITIONS, Configuration
+from tests.campaign import configurations, driver, faults, oracle
+from tests.campaign.brokers import BROKERS
+from tests.campaign.configurations import PARTITIONS, STREAM, Configuration
 from tests.campaign.faults import Fault, Scene
-from tests.campaign.job import ForkedDriver, Job, program
+from tests.campaign.job import Job
 from tests.campaign.oracle import Findings
 from tests.campaign.rows import Amount, expected
 
-IN_SPARK = "tests.campaign.spark_driver"
 SECONDS_OF_A_BATCH = 1.5
 MOST_STRIKES = 3
 #: Of a round as a whole, seconds: for the wait until a task is connected.
@@ -32,7 +30,6 @@ class Round:
     """
 
     seed: int
-    spark: bool
     configuration: Configuration
     fault: Fault
     findings: Findings = field(default_factory=Findings)
@@ -45,26 +42,16 @@ class Round:
         f = self.findings
         end = f"WRONG: {self.wrong}" if self.wrong else "fine"
         return (
-            f"seed {self.seed}{' spark' if self.spark else ''}: {self.fault.name} x{self.strikes}; "
+            f"seed {self.seed}: {self.fault.name} x{self.strikes}; "
             f"{self.configuration}; {f.rows} rows, lost {f.lost}, doubled {f.doubled}, unaccounted {f.unaccounted}, "
             f"failed {f.failed}; drivers {self.runs}, {self.seconds:.1f} s; {end}"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        c = self.configuration
-        return {
-            "seed": self.seed, "spark": self.spark, "fault": self.fault.name, "bridge": c.bridge, "ids": c.ids,
-            "ack": c.ack, "pack": c.pack, "ordered": c.ordered, "window": c.window, "uncertain": c.uncertain,
-            "unavailable": c.unavailable, "strikes": self.strikes, "runs": self.runs, "seconds": round(self.seconds, 1),
-            **self.findings.as_json(), "wrong": self.wrong,
-        }  # fmt: skip
 
 
 def play(
     seed: int,
     folder: Path,
     *,
-    spark: bool = False,
     only: str = "",
     bridge: str = "",
     ordered: bool = False,
@@ -82,7 +69,7 @@ def play(
     configuration, fault = _drawn(chance, only, bridge, ordered, once)
     rows = (600 if small else 3_000) * (1 if configuration.pack == "off" else 2)
     amount = Amount(1 if small else 2, PARTITIONS, rows)
-    done = Round(seed, spark, configuration, fault)
+    done = Round(seed, configuration, fault)
     began = time.monotonic()
     folder.mkdir(parents=True)
     try:
@@ -105,12 +92,12 @@ def _drawn(chance: random.Random, only: str, bridge: str, ordered: bool, once: b
 
 def _play(done: Round, chance: random.Random, folder: Path, amount: Amount) -> None:
     configuration, log = done.configuration, folder / "log"
-    with broker(configuration.bridge, folder / "broker", configuration.id_window) as place:
+    with BROKERS[configuration.bridge](folder / "broker", configuration.id_window) as place:
+        place.create(STREAM, "campaign.>")
         options = {"url": place.url, **configuration.options(str(log))}
         options |= configuration.rate(amount.rows, SECONDS_OF_A_BATCH)
-        given = {"options": options, "folder": str(folder), "amount": amount.as_json()}
         output = folder / "driver.out"
-        job = Job(lambda: program(IN_SPARK, given, output) if done.spark else ForkedDriver(given, output), output)
+        job = Job(output, driver.drive, options, folder, amount, output)
         try:
             job.start()
             scene = Scene(place, job, chance)
@@ -123,7 +110,7 @@ def _play(done: Round, chance: random.Random, folder: Path, amount: Amount) -> N
         finally:
             done.runs = job.runs
             job.end()
-        done.findings = oracle.judge(expected(amount), place.messages(), oracle.flights(log))
+        done.findings = oracle.judge(expected(amount), place.messages(STREAM), oracle.flights(log))
     _hold(done)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -19,13 +20,6 @@ class Amount:
     partitions: int
     rows: int
     size: int = 100
-
-    @property
-    def total(self) -> int:
-        return self.batches * self.partitions * self.rows
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def payload(amount: Amount, batch: int, partition: int, row: int) -> bytes:
@@ -49,11 +43,7 @@ def of_partition(amount: Amount, batch: int, partition: int) -> Iterator[pa.Reco
         yield pa.record_batch({"topic": [topic(row) for row in numbers], "value": pa.array(values, pa.binary())})
 
 
-def expected(amount: Amount) -> set[tuple[str, bytes]]:
+def expected(amount: Amount) -> Counter[tuple[str, bytes]]:
     """Topic and payload of all."""
-    return {
-        (topic(row), payload(amount, batch, partition, row))
-        for batch in range(amount.batches)
-        for partition in range(amount.partitions)
-        for row in range(amount.rows)
-    }
+    places = itertools.product(range(amount.batches), range(amount.partitions), range(amount.rows))
+    return Counter((topic(row), payload(amount, batch, partition, row)) for batch, partition, row in places)

@@ -6,25 +6,20 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.campaign.repeated_batches import POINTS, SERVER_KILLED, Outcome, Plan, judge, repeat_until_done, tail
-from tests.campaign.repeated_brokers import (
-    BROKERS,
-    WINDOW,
-    ForgetfulBroker,
-    ForgetfulMalamute,
-    ForgetfulMalamuteOverNats,
-    ForgetfulNats,
-    KilledProcess,
-)
+from tests.campaign.brokers import BROKERS, CampaignBroker
+from tests.campaign.oracle import Findings, flights, judge
+from tests.campaign.repeated_batches import MIDDLE, POINTS, SERVER_KILLED, Plan, repeat_until_done, tail
 
+#: Seconds: the duplicate window of all streams.
+WINDOW = 1.0
 #: Seconds between a kill and the next run, longer than the window.
 PAUSE = 1.3 * WINDOW
 CYCLES = int(os.environ.get("MAMA_REPEATED_CYCLES", "500"))
@@ -38,7 +33,17 @@ CASES: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 }
 
 
-def cases(broker: ForgetfulBroker) -> list[str]:
+@dataclass
+class Outcome:
+    """Of one case: ``wrong`` is what contradicts the promises."""
+
+    found: Findings
+    wrong: dict[str, int]
+    runs: int
+    output: str = field(repr=False)
+
+
+def cases(broker: CampaignBroker) -> list[str]:
     return [name for name in CASES if name != "ordered" or broker.ordered is not None]
 
 
@@ -51,7 +56,7 @@ def options(url: str, folder: Path, stream: str, exactly_once: bool, extra: dict
 
 
 def kill_and_repeat(
-    broker: ForgetfulBroker,
+    broker: CampaignBroker,
     folder: Path,
     name: str,
     points: tuple[str, ...],
@@ -67,19 +72,19 @@ def kill_and_repeat(
         extra = broker.ordered or {}
     stream = "".join(word.capitalize() for word in name.split())
     folder.mkdir()
-    broker.create(stream)
+    broker.create(stream, f"{stream}.>")
     given = options(broker.url, folder, stream, exactly_once, extra)
     plan = Plan(given, str(folder), stream, points=points, seed=seed, signal=signal, batches=batches, **special)
     runs = repeat_until_done(plan, pause=PAUSE, most=most)
-    outcome = judge(plan, broker.messages(stream), folder / "log", ordered=name == "ordered")
-    outcome.runs, outcome.output = runs, tail(folder / "driver.out")
-    return outcome
+    found = judge(plan.expected(), broker.messages(stream), flights(folder / "log"))
+    wrong = found.faults(may_double=False, may_fail=False, ordered=name == "ordered")
+    return Outcome(found, wrong, runs, tail(folder / "driver.out"))
 
 
 @pytest.mark.thorough
 def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_moment(tmp_path: Path) -> None:
     """30 kills; the window of the stream is over before each repetition."""
-    with ForgetfulNats(tmp_path / "nats") as server, ThreadPoolExecutor(len(CASES)) as pool:
+    with BROKERS["NATS R1"](tmp_path / "nats", WINDOW) as server, ThreadPoolExecutor(len(CASES)) as pool:
         running = {}
         for i, name in enumerate(cases(server)):
             points, folder = (*POINTS[i:], *POINTS[:i]), tmp_path / name.replace(" ", "")
@@ -92,14 +97,12 @@ def test_each_row_is_stored_once_though_drivers_and_workers_are_killed_at_every_
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    "broker", [ForgetfulMalamute, pytest.param(ForgetfulMalamuteOverNats, marks=pytest.mark.explore)]
-)
+@pytest.mark.parametrize("bridge", ["Malamute", pytest.param("Malamute over NATS", marks=pytest.mark.explore)])
 def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_are_killed(
-    tmp_path: Path, broker: Callable[[Path], ForgetfulBroker]
+    tmp_path: Path, bridge: str
 ) -> None:
     """Other numbers of partitions, equal rows, another order, packs."""
-    with broker(tmp_path / "malamute") as server, ThreadPoolExecutor(2) as pool:
+    with BROKERS[bridge](tmp_path / "malamute", WINDOW) as server, ThreadPoolExecutor(2) as pool:
         plan = {"equal rows": POINTS[::2], "arrow": POINTS[1::2]}
         running = {
             name: pool.submit(kill_and_repeat, server, tmp_path / name.replace(" ", ""), name, points, batches=3)
@@ -111,11 +114,12 @@ def test_rows_of_a_malamute_stream_are_stored_once_though_drivers_and_workers_ar
         assert outcome.runs == 4, (name, outcome)
 
 
-def kill_on_signal(server: KilledProcess, file: Path, over: threading.Event) -> None:
+def kill_on_signal(broker: CampaignBroker, file: Path, over: threading.Event) -> None:
     """Kill the server when a task asks for it, and start it again when it has forgotten the ids."""
     while not over.is_set():
         if file.exists():
             file.unlink()
+            server = broker.server
             server.kill()
             time.sleep(PAUSE)
             server.start()
@@ -134,8 +138,8 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path, bridge
         folder, over = tmp_path / str(done), threading.Event()
         folder.mkdir()
         signal = folder / "kill the server"
-        with BROKERS[bridge](folder / "broker") as server, ThreadPoolExecutor(len(CASES) + 1) as pool:
-            pool.submit(kill_on_signal, server.process, signal, over)
+        with BROKERS[bridge](folder / "broker", WINDOW) as server, ThreadPoolExecutor(len(CASES) + 1) as pool:
+            pool.submit(kill_on_signal, server, signal, over)
             running = {}
             for name in cases(server):
                 points = tuple(chance.choices((*POINTS, SERVER_KILLED), k=10))
@@ -153,7 +157,7 @@ def test_no_long_sequence_of_kills_loses_or_doubles_a_row(tmp_path: Path, bridge
 
 @pytest.mark.thorough
 def test_without_the_option_the_same_kills_double_rows(tmp_path: Path) -> None:
-    with ForgetfulNats(tmp_path / "nats") as server:
-        outcome = kill_and_repeat(server, tmp_path / "without", "rows", ("in mid-partition",) * 2, exactly_once=False)
-    assert outcome.doubled
-    assert not outcome.lost
+    with BROKERS["NATS R1"](tmp_path / "nats", WINDOW) as server:
+        found = kill_and_repeat(server, tmp_path / "without", "rows", (MIDDLE,) * 2, exactly_once=False).found
+    assert found.doubled
+    assert not found.lost
