@@ -6,10 +6,13 @@ Not here                                               Because
 =====================================================  ===============================================================
 gap_ok..., with_continue_on_gap                        gaps are never allowed here
 ...ping...                                             nothing is pinged: a batch in which nothing moves is ended
+add_commit..., empty_close..., fail_mode...            headers, flush and refusals in order: the suite of bridges
+sustained_ten_thousand...                              ``test_large_batch``
+gap_fail...                                            ``test_jetstream_fast_batch_publish_gap_detection``
 custom_multi_token_inbox..., ...invalid_inbox_tokens   the inbox is the connection's own
 not_enabled_is_typed_and_unsubscribes                  ``test_what_only_fast_ingest_can_do_fails...``
 timeout_closes..., direct_no_ack_commit...             ``test_a_stream_that_never_acknowledges_is_refused``
-...cancellation... (7)                                 no coroutines: ``stop`` is what cancels, once, below
+...cancellation... (7)                                 no coroutines: ``test_stop_settles_everything...``
 ...callback...exception...                             ``test_managed_publisher.py``: listeners that raise are counted
 real_subscription_end..., closed_client...             ``test_a_client_closed_for_good_is_an_event``
 wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
@@ -28,12 +31,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError, Rejected
+from mama_spark.contracts.errors import BlockedByPredecessor, ExpectationFailed, OutcomeUnknown, PublishError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
 from mama_spark.nats.error_codes import from_reply
 from mama_spark.nats.protocol import fast_batch
-from mama_spark.nats.protocol.acks import BatchGap, BatchRejection, FlowAck, PubAck, Reply, classify
+from mama_spark.nats.protocol.acks import BatchRejection, FlowAck, PubAck, Reply, classify
 from mama_spark.nats.protocol.fast_batch import MAX_MESSAGES, FastBatch, Phase, SettledTokens
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.server.nats_server import NatsServer
@@ -77,14 +80,6 @@ def stored(admin: Admin) -> list[int]:
 # --- through the bridge --------------------------------------------------------------------------------------------
 
 
-def test_add_commit_message_headers_and_state(admin: Admin, bridge: NatsBridge) -> None:
-    headers: list[dict[str, list[str]] | None] = [{"X-Source": [word]} for word in ("add", "message", "commit")]
-    answers = publish(bridge, batch_of(3, headers))
-    assert len(answers.sequence) == 3
-    assert [m.headers for m in admin.messages("S")] == headers
-    assert not publish(bridge, batch_of(1), first=3).error, "what comes behind the end is another batch"
-
-
 def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nats_server: NatsServer) -> None:
     """Also orbit.go's ReplyPrefixUnchangedOnFlowChange: the flow that was asked for stays in every reply subject."""
     with PlainNatsConnection(nats_server.url) as observer:
@@ -102,17 +97,11 @@ def test_wire_operations_and_requested_prefix_are_stable(bridge: NatsBridge, nat
     assert seen[99] == b"%s%012d.3.$FI" % (head, 101), "the end"
 
 
-def test_empty_close_errors_without_poisoning_publisher(admin: Admin, bridge: NatsBridge) -> None:
-    """No error here: to flush what holds nothing says nothing to the server."""
-    bridge.flush()
-    assert not bridge.poll(0.05)
-    assert len(publish(bridge, batch_of(1))) == 1
-    assert stored(admin) == [0]
-
-
-@pytest.mark.parametrize(("window", "n"), [(8, 51), (24, 301), (400, 201), (4096, 10_000)],
-                         ids=["exact_boundary_stall_every_message", "maximum_window_three", "with_flow_control",
-                              "sustained_ten_thousand_message_batch"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("window", "n"),
+    [(8, 51), (24, 301), (400, 201)],
+    ids=["exact_boundary_stall_every_message", "maximum_window_three", "with_flow_control"],
+)
 def test_custom_flow(admin: Admin, nats_server: NatsServer, window: int, n: int) -> None:
     with Driver(nats_server.url, window=window, **FAST) as driver:
         driver.put(["s.a"], n)
@@ -148,32 +137,6 @@ def test_commit_respects_ack_timeout(admin: Admin, nats_server: NatsServer) -> N
         assert driver.events() == {"acked": 100, "timeout": 100}
         eventually(lambda: int(admin.info("S")["state"]["messages"]) == 200, "late, they land")
         assert driver.conserved(admin).landed_anyway == 100
-
-
-def test_fail_mode_flow_error_retains_terminal_ack(admin: Admin, bridge: NatsBridge) -> None:
-    answers = publish(bridge, batch_of(3, [None, WRONG, None]))
-    assert list(answers.sequence) == [0]
-    assert {t: type(e) for t, e in answers.error.items()} == {1: ExpectationFailed, 2: BlockedByPredecessor}
-    assert stored(admin) == [0]
-
-
-@pytest.mark.own_server
-def test_cancellation_after_handoff_closes_and_unsubscribes(admin: Admin, nats_server: NatsServer) -> None:
-    """``stop`` while the answers are missing: every flight gets its verdict, and the connection is of use again."""
-    with Driver(nats_server.url, wait_timeout=60.0, **FAST) as driver:
-        driver.begin(["s.a"], 10)
-        nats_server.pause()
-        driver.put(["s.a"], 90)
-        eventually(lambda: driver.counters.sends == 100, "handed over")
-        assert driver.publisher is not None
-        driver.publisher.stop()
-        nats_server.resume()
-        assert driver.events() == {"acked": 10, "completed_exceptionally": 90}
-        assert all(o.may_have_landed for o in driver.outcomes if o.event != "acked")
-    with Driver(nats_server.url, **FAST) as driver:
-        driver.put(["s.a"], 10)
-        driver.drain()
-        assert driver.events() == {"acked": 10}
 
 
 def test_abort_is_idempotent_and_releases_inbox(admin: Admin, nats_server: NatsServer) -> None:
@@ -217,10 +180,17 @@ def test_zero_count_partial_terminal_ack_allows_stream_sequence_zero() -> None:
     )
 
 
-@each("last", [PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99)])
+@each(
+    "last",
+    [
+        PubAck("S", 1, batch="wrong", count=2), PubAck("S", 1, count=0), PubAck("S", 1, batch="b", count=99),
+        from_reply(400, 10208, "unknown"), classify(Frame("MSG", 0, payload=b"not-json")),
+    ],
+)  # fmt: skip
 @each("guilty", [False, True])
 def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: bool) -> None:
-    """Also fatal_collector_rejects_an_already_pending_terminal_ack: what was told before keeps its error."""
+    """Also fatal_collector_rejects_an_already_pending_terminal_ack and ..._defensive_tail_paths: what was told before
+    keeps its error."""
     batch = sent(3)
     if guilty:
         batch.reply(BatchRejection(2, from_reply(400, 10071, "rejected")), 2)
@@ -233,15 +203,10 @@ def test_terminal_ack_validation_rejects_untrusted_values(last: Reply, guilty: b
 @each(
     "payload",
     [
-        b"not-json", b"\xff\xfe", b"[]", b'{"type":"new"}', b'{"type":"err","seq":2}',
-        b'{"type":"err","seq":-1,"error":{}}', b'{"type":"err","seq":18446744073709551616,"error":{}}',
-        b'{"type":"ack","seq":"2","msgs":1}', b'{"type":"ack","seq":true,"msgs":1}',
-        b'{"type":"ack","seq":-1,"msgs":1}', b'{"type":"ack","seq":3,"msgs":1}',
-        b'{"type":"ack","seq":18446744073709551616,"msgs":1}', b'{"type":"ack","seq":2,"msgs":-1}',
-        b'{"type":"gap","last_seq":-1,"seq":2}', b'{"type":"gap","last_seq":1,"seq":false}',
+        b"\xff\xfe", b"[]", b'{"type":"new"}', b'{"type":"err","seq":2}', b'{"type":"err","seq":-1,"error":{}}',
+        b'{"type":"ack","seq":true,"msgs":1}', b'{"type":"ack","seq":3,"msgs":1}', b'{"type":"ack","seq":2,"msgs":-1}',
+        b'{"type":"gap","last_seq":-1,"seq":2}', b'{"type":"gap","last_seq":1,"seq":18446744073709551616}',
         b'{"stream":"S","seq":1,"batch":"","count":1}', b'{"stream":"S","seq":1,"batch":"b"}',
-        b'{"stream":"S","seq":18446744073709551616,"batch":"b","count":1}',
-        b'{"stream":"S","seq":1,"batch":"b","count":18446744073709551616}',
         b'{"stream":123,"seq":1,"batch":"b","count":2}', b'{"stream":"S","seq":"2","batch":"b","count":2}',
     ],
 )  # fmt: skip
@@ -259,20 +224,3 @@ def test_a_flow_that_no_server_means_changes_nothing_for_good(msgs: int) -> None
     batch = sent(5)
     batch.reply(FlowAck(5, msgs), 5)
     assert 0 < batch.capacity() <= MAX_MESSAGES
-
-
-@pytest.mark.parametrize("tail", [from_reply(400, 10208, "unknown"), classify(Frame("MSG", 0, payload=b"not-json"))])
-def test_fatal_collector_defensive_tail_paths(tail: PublishError) -> None:
-    batch = sent(3)
-    batch.reply(BatchRejection(2, from_reply(503, 10077, "maximum messages exceeded")), 2)
-    assert verdict(batch.reply(tail, 3)) == ([], {1: OutcomeUnknown, 2: Rejected, 3: BlockedByPredecessor})
-
-
-def test_gap_fail_is_fatal_and_typed() -> None:
-    batch = sent(4)
-    batch.reply(BatchGap(3, 4), 4)
-    assert batch.capacity() == 0
-    assert verdict(batch.reply(PubAck("S", 2, batch="b", count=2), 4)) == (
-        [1, 2],
-        {3: BlockedByPredecessor, 4: BlockedByPredecessor},
-    )

@@ -12,6 +12,7 @@ FlowControlOnLeaderChange                   ``test_a_leader_that_steps_down_in_f
 ...AfterFailedCommitProposal                looks into the server's memory
 GapOk..., and the ``ok`` half of others     gaps are never allowed here: a gap is a loss
 PingCannotStartBatch                        nothing is pinged here: a batch is ended instead
+BackwardSeq                                 no sequence is sent twice here
 ==========================================  ==========================================================================
 """
 
@@ -174,18 +175,6 @@ def test_jetstream_fast_batch_publish_gap_detection(stream: Stream) -> None:
     assert stream.stored() == [b"1"]
     stream.wire.publish(f"{stream.name}.a", stream.wire.inbox + b"uuid2.10.unknown.1.0.$FI")
     assert code_of(stream.wire.answer()[1]) == 10206
-
-
-def test_jetstream_fast_batch_publish_backward_seq(stream: Stream) -> None:
-    """A repeated sequence ends the batch as a gap does, with or without telling of it first."""
-    sent = stream.batch()
-    sent.put(3)
-    sent.send(2, APPEND)
-    last = sent.hear_all()[-1]
-    assert isinstance(last, PubAck)
-    assert last.count == 3
-    assert sent.acked == [1, 2, 3]
-    assert stream.stored() == [b"1", b"2", b"3"]
 
 
 def test_jetstream_fast_batch_publish_flow_control(stream: Stream) -> None:
