@@ -93,17 +93,6 @@ def test_publish_raising_inside_the_runner_fails_that_flight_and_the_runner_goes
     assert harness.listener.events("p-1") == ["completed_exceptionally"]
 
 
-@pytest.mark.parametrize("fault", ["503", "429", "409", "late", "lose", "drop", "unknown", "dup"])
-def test_a_fault_in_mid_stream_loses_nothing_with_retries(harness: MemoryPublisherHarness, fault: str) -> None:
-    harness.broker.then([*["ack"] * 20, *[fault] * 5])
-    with harness.publisher(max_in_flight=10, retry_config=RETRY, wait_timeout=0.2) as publisher:
-        futures = [publisher.publish_async("a", b"%d" % i) for i in range(100)]
-        for future in futures:
-            ack_of(future).result(LONG)
-        harness.broker.release()
-    assert sorted(int(m.payload) for m in harness.broker.messages()) == list(range(100))
-
-
 def test_a_closed_connection_tells_every_waiter(harness: MemoryPublisherHarness) -> None:
     harness.broker.then(["lose", "kill"])
     publisher = harness.publisher(max_in_flight=2).start()
