@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from multiprocessing import get_context
 
 import pytest
 from mama_spark.contracts.bridge import SourceKey
-from mama_spark.contracts.errors import ClientClosed
 from mama_spark.discovery.lease_keeper import Announced
-from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.discovery.lease import NatsLeases
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
-from tests.support.discovery_follower import DESK, EVENT, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
+from tests.support.discovery_follower import DESK, IMAGE_END, OFFLINE, RECORD, SUSPECT, TWIN, Follower, has
 from tests.support.nats.nats_discovery import (
     LONG,
     TTL,
+    Opened,
     end_process_of,
     give_up,
     publish,
@@ -31,7 +28,7 @@ from tests.support.nats.nats_servers import Admin
 
 
 def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_why(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], caplog: pytest.LogCaptureFixture
+    nats_server: NatsServer, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, one, two = opened("reader"), opened("one"), opened("two")
     follower = Follower(reader)
@@ -57,7 +54,7 @@ def test_a_source_that_finds_itself_given_up_is_announced_again_by_one_and_says_
 
 @pytest.mark.parametrize("done", ["nothing", "warn", "live"])
 def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], done: str
+    nats_server: NatsServer, opened: Opened, done: str
 ) -> None:
     reader, one, two = opened("reader"), opened("one"), opened("two")
     follower = Follower(reader)
@@ -77,29 +74,8 @@ def test_a_process_that_ends_while_it_comes_back_leaves_nothing_undone(
     assert [c.kind for c in reader.image()] == [RECORD, IMAGE_END]
 
 
-def test_a_fork_begins_with_nothing_announced_and_ends_what_it_announced(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    follower, parents = Follower(opened("reader")), opened("one")
-    parents.announce(DESK, b"r", 6.0)
-
-    def announce_another() -> None:
-        with pytest.raises(ClientClosed):
-            parents.image()
-        own = NatsDiscovery(parents.settings)
-        own.open()
-        own.announce(TWIN, b"r", TTL)
-
-    child = get_context("fork").Process(target=announce_another)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
-    follower.until(has(OFFLINE, TWIN))
-    follower.lives(DESK)
-
-
 def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+    nats_server: NatsServer, opened: Opened
 ) -> None:
     layout = DiscoveryLayout(kept=4.0)
     one = opened("one", layout)
@@ -125,7 +101,7 @@ def test_records_are_kept_from_vanishing_without_being_told_and_dead_ones_vanish
     assert follower.kinds(TWIN) == [RECORD, SUSPECT, OFFLINE]
 
 
-def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened: Opened) -> None:
     reader = opened()
     follower = Follower(reader)
     topic = reader.layout.topic
@@ -141,29 +117,7 @@ def test_whoever_has_a_nats_client_can_announce(nats_server: NatsServer, opened:
     ]
 
 
-def test_what_cannot_be_read_is_told_with_its_bytes_and_the_reason(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    reader = opened()
-    follower = Follower(reader)
-    topic = reader.layout.topic
-    bad = [f"{topic}.source.x", f"{topic}.source.a.b.rec", f"{topic}.source.=zz.1.rec", f"{topic}.source.a.1.what"]
-    with Admin(nats_server.url) as admin:
-        for subject in bad:
-            publish(admin, subject, b"\x00\xff")
-        publish(admin, f"{topic}.source.ok.1.rec", b"\xff not a message \x00")
-        publish(admin, f"{topic}.event.a.b.c", b"\x01")
-    follower.until(lambda found: len(found) >= len(bad) + 2)
-    unread = [c for c in follower.found if c.source is None and c.kind is RECORD]
-    assert [c.payload for c in unread] == [b"\x00\xff"] * len(bad)
-    assert all(c.info for c in unread)
-    assert [c.info is not None for c in follower.found if c.kind is EVENT] == [True]
-    image = reader.image()
-    assert sum(c.source is None and c.kind is RECORD for c in image) == len(bad)
-    assert [c.payload for c in image if c.source == SourceKey("ok", 1)] == [b"\xff not a message \x00"]
-
-
-def test_times_are_those_of_the_server(opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_those_of_the_server(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now - 30 * 86400)  # this machine's clock is a month behind
     one = opened()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,36 +21,11 @@ from mama_spark.nats.settings import NatsSettings
 from mama_spark.testing.waiting import eventually
 
 from tests.support.discovery_follower import DESK, EVENT, GAP, IMAGE_END, OFFLINE, READERS, RECORD, TWIN, Follower, has
-from tests.support.nats.nats_discovery import LONG, TTL, advised, end_process_of, premade, publish, renew
+from tests.support.nats.nats_discovery import LONG, TTL, Opened, advised, end_process_of, publish, renew
 from tests.support.nats.nats_servers import Admin
 
 
-def test_what_the_limits_took_before_it_was_read_is_a_gap_and_nothing_else_is(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
-    with Admin(nats_server.url) as admin:
-        premade(admin, DiscoveryLayout(), {"max_msgs": 50})
-        one = opened("one")
-        follower = Follower(one)
-        one.publish_events(DESK, [b"%d" % i for i in range(10)], [f"a{i}" for i in range(10)])
-        follower.until(has(EVENT, times=10))
-        assert not [c for c in follower.found if c.kind is GAP]
-        asleep = follower.at
-        one.publish_events(DESK, [b"%d" % i for i in range(200)], [f"b{i}" for i in range(200)])
-        first = admin.info("MAMA_EVENTS")["state"]["first_seq"]
-        found = Follower(opened("two"), asleep)
-        found.until(lambda c: has(EVENT)(c) and c[-1].payload == b"199")
-    gap, *rest = found.found
-    assert gap.kind is GAP
-    assert gap.gap is not None
-    assert gap.gap[0] == asleep["events"] + 1
-    assert gap.gap[1] >= first - 1
-    told = [int(c.payload or b"") for c in rest]
-    assert told == list(range(told[0], 200))
-    assert rest[0].sequence == gap.gap[1] + 1, "what is not in the gap is told"
-
-
-def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+def test_renewals_that_vanish_are_no_gap(nats_server: NatsServer, opened: Opened) -> None:
     one, reader = opened("one"), opened("two")
     one.announce(DESK, b"r", LONG)
     start = reader.initial_offset("image")
@@ -84,7 +58,7 @@ ONE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("MAMA_EVENTS"
 
 @pytest.mark.parametrize("stream", [*ONE, "both"])
 def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], stream: str
+    nats_server: NatsServer, opened: Opened, stream: str
 ) -> None:
     one, reader = opened("one"), opened("reader", retry_deadline=60.0, connect_timeout=2.0)
     one.announce(DESK, b"r", TTL)
@@ -111,9 +85,7 @@ def test_a_stream_deleted_and_made_again_is_a_gap_and_a_fresh_image(
     follower.until(has(OFFLINE, TWIN))
 
 
-def test_a_planned_batch_of_a_stream_that_is_gone_is_a_gap(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_a_planned_batch_of_a_stream_that_is_gone_is_a_gap(nats_server: NatsServer, opened: Opened) -> None:
     reader = opened("reader")
     start = reader.initial_offset("latest")
     reader.publish_events(DESK, [b"1", b"2"], ["1", "2"])
@@ -127,7 +99,7 @@ def test_a_planned_batch_of_a_stream_that_is_gone_is_a_gap(
 
 
 def test_sources_made_again_by_hand_below_what_was_sourced_are_refused_by_name(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+    nats_server: NatsServer, opened: Opened
 ) -> None:
     one = opened("one")
     one.announce(DESK, b"r", TTL)
@@ -149,9 +121,7 @@ def test_those_who_come_first_at_the_same_time_make_the_streams_together(nats_se
         bridge.close()
 
 
-def test_opening_again_asks_nothing_and_leaves_no_advisories(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_opening_again_asks_nothing_and_leaves_no_advisories(nats_server: NatsServer, opened: Opened) -> None:
     for name in ("first", "one"):
         opened(name).close()
     with Admin(nats_server.url) as admin:
@@ -172,7 +142,7 @@ def test_opening_again_asks_nothing_and_leaves_no_advisories(
 
 
 def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
-    opened: Callable[..., NatsDiscovery],
+    opened: Opened,
 ) -> None:
     one, two = opened("one"), opened("two")
     one.announce(DESK, b"r", LONG)
@@ -191,7 +161,7 @@ def test_each_query_has_an_image_of_its_own_and_does_not_see_those_of_others(
 
 
 def test_what_changes_while_a_long_image_is_read_is_in_it_or_told_after_it(
-    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record and the renewals of a source that speaks move to the end of the stream, behind what the end was at
     first; a new one comes behind all that was read."""
@@ -221,7 +191,7 @@ def test_what_changes_while_a_long_image_is_read_is_in_it_or_told_after_it(
     assert [c.source for c in follower.found[kinds.index(IMAGE_END) + 1 :]] == [TWIN]
 
 
-def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Opened) -> None:
     reader = opened()
     follower = Follower(reader, readers=True)
     with Admin(nats_server.url) as admin:
@@ -244,7 +214,7 @@ def test_advisories_that_were_lost_are_a_gap(nats_server: NatsServer, opened: Ca
 
 @pytest.mark.parametrize("begin", ["image", "latest", "earliest"])
 def test_a_stream_of_advisories_that_was_emptied_before_the_beginning_is_no_gap(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery], begin: str
+    nats_server: NatsServer, opened: Opened, begin: str
 ) -> None:
     with Admin(nats_server.url) as admin:
         admin.create_stream("OWN", ["$JS.EVENT.ADVISORY.CONSUMER.>"], allow_direct=True, no_ack=True)
@@ -262,9 +232,7 @@ def test_a_stream_of_advisories_that_was_emptied_before_the_beginning_is_no_gap(
     assert not [c for c in follower.found if c.kind is GAP]
 
 
-def test_an_image_that_is_not_kept_any_more_is_a_gap(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_an_image_that_is_not_kept_any_more_is_a_gap(nats_server: NatsServer, opened: Opened) -> None:
     reader = opened()
     reader.announce(DESK, b"r", LONG)
     begin = reader.initial_offset("image")
@@ -278,7 +246,7 @@ def test_an_image_that_is_not_kept_any_more_is_a_gap(
 
 
 def test_a_consumer_whose_making_is_not_kept_is_told_without_its_topics(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+    nats_server: NatsServer, opened: Opened
 ) -> None:
     reader = opened()
     with Admin(nats_server.url) as admin:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mama_spark.contracts.bridge import DiscoveryEventKind, SourceKey
+from mama_spark.contracts.bridge import DiscoveryEventKind
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.discovery import lease_keeper
 from mama_spark.nats.discovery.bridge import NatsDiscovery
@@ -34,7 +34,7 @@ from tests.support.discovery_follower import (
     has,
 )
 from tests.support.nats.nats_cluster import Cluster
-from tests.support.nats.nats_discovery import LONG, TTL, premade, renew, renewals_of
+from tests.support.nats.nats_discovery import LONG, TTL, Opened, premade, renew, renewals_of
 from tests.support.nats.nats_servers import Admin, FetchedMessage
 
 # --- what is in the way ----------------------------------------------------------------------------------------------
@@ -73,15 +73,8 @@ def test_a_missing_permission_is_told_by_subject_or_stream(tmp_path: Path, deny:
         lease_keeper.clear()
 
 
-def test_a_stream_that_cannot_serve_is_refused_by_its_setting(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        premade(admin, DiscoveryLayout(), {"allow_msg_ttl": False})
-    with pytest.raises(ConfigError, match="allow_msg_ttl"):
-        NatsDiscovery(NatsSettings((nats_server.url,))).open()
-
-
 def test_streams_that_were_deleted_a_moment_ago_are_made_again_by_who_asks_or_announces(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
+    nats_server: NatsServer, opened: Opened
 ) -> None:
     """Also by a connection that remembers them: a job's worker keeps it, and what was there for the batch before."""
     names = ["MAMA_ADVISORIES", "MAMA_EVENTS", "MAMA_SOURCES"]
@@ -105,9 +98,7 @@ def test_streams_that_were_deleted_a_moment_ago_are_made_again_by_who_asks_or_an
         assert admin.info("MAMA_EVENTS")["state"]["messages"] > 0
 
 
-def test_streams_with_other_limits_are_left_as_they_are(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_streams_with_other_limits_are_left_as_they_are(nats_server: NatsServer, opened: Opened) -> None:
     with Admin(nats_server.url) as admin:
         premade(admin, DiscoveryLayout(), {"max_msgs": 77, "max_msgs_per_subject": 70})
         opened()
@@ -130,7 +121,7 @@ def test_advisories_that_another_stream_keeps_are_told(nats_server: NatsServer) 
 
 
 @pytest.mark.own_server
-def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[..., NatsDiscovery]) -> None:
+def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Opened) -> None:
     bridge = opened("one")
     start = bridge.initial_offset("latest")
     bridge.settings = replace(bridge.settings, retry_deadline=0.3, connect_timeout=0.3)  # while it is there: at leisure
@@ -147,9 +138,7 @@ def test_nobody_there_is_unavailable(nats_server: NatsServer, opened: Callable[.
 # --- readers that know nothing of us ---------------------------------------------------------------------------------
 
 
-def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_readers_made_with_a_plain_client_are_seen_coming_and_going(nats_server: NatsServer, opened: Opened) -> None:
     reader = opened()
     with Admin(nats_server.url) as admin:
         admin.create_stream("T", ["t.>"])
@@ -181,9 +170,7 @@ def test_readers_made_with_a_plain_client_are_seen_coming_and_going(
     assert all(c.origin == "MAMA_ADVISORIES" for c in follower.found)
 
 
-def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_a_consumer_finds_its_audit_whatever_order_they_are_stored_in(nats_server: NatsServer, opened: Opened) -> None:
     """The server sends the two by two queues: here one comes after the other, with a consumer's last audit missing."""
     start = opened("early").initial_offset("latest")
     with Admin(nats_server.url) as admin:
@@ -217,9 +204,7 @@ def advised(admin: Admin, what: str) -> list[FetchedMessage]:
     return [m for m in found if b'"stream":"T"' in m.payload or b".T.x" in m.payload]
 
 
-def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(nats_server: NatsServer, opened: Opened) -> None:
     start = opened("early").initial_offset("latest")
     with Admin(nats_server.url) as admin:
         make_and_delete(admin, [f"t.{i}" for i in range(5)], "c{}")
@@ -237,43 +222,11 @@ def test_readers_are_told_again_the_same_and_missed_while_nobody_looks(
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_image_of_more_sources_than_are_read_at_a_time_is_exact(
-    opened: Callable[..., NatsDiscovery], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mama_spark.nats.jetstream.client._PAGE", 7)
-    reader, keys = opened(), [SourceKey(f"source {i}", i) for i in range(20)]
-    for i, key in enumerate(keys):
-        reader.announce(key, b"%d" % i, LONG)
-    image = reader.image()
-    assert [(c.kind, c.source, c.payload) for c in image[:-1]] == [(RECORD, k, b"%d" % i) for i, k in enumerate(keys)]
-    begin = reader.initial_offset("image")
-    end = reader.latest_offset(begin)
-    assert [c for block in reader.read(begin, end) for c in block][:-1] == image[:-1]
-
-
-def test_changes_that_are_read_while_they_come_are_all_told(opened: Callable[..., NatsDiscovery]) -> None:
-    """Of two bridges; nothing lost, nothing twice."""
-    tellers, reader = [opened("one"), opened("two")], opened("reader")
-    follower, sent = Follower(reader), 0
-    while sent < 1_000:
-        for teller in tellers:
-            teller.publish_events(DESK, [b"%d" % (sent + i) for i in range(50)], [f"{sent + i}" for i in range(50)])
-            sent += 50
-        tellers[0].announce(TWIN, b"%d" % sent, 60.0)
-        follower.step()
-    follower.until(has(EVENT, times=sent))
-    assert [int(c.payload or b"") for c in follower.found if c.kind is EVENT] == list(range(sent))
-    assert [int(c.payload or b"") for c in follower.found if c.kind is RECORD] == list(range(100, sent + 1, 100))
-    assert not [c for c in follower.found if c.kind not in (EVENT, RECORD)]
-
-
 # --- servers that go -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.own_server
-def test_a_server_restart_while_announcing_and_reading_costs_nothing(
-    nats_server: NatsServer, opened: Callable[..., NatsDiscovery]
-) -> None:
+def test_a_server_restart_while_announcing_and_reading_costs_nothing(nats_server: NatsServer, opened: Opened) -> None:
     one, reader = opened("one"), opened("reader")
     one.announce(DESK, b"r", LONG)
     follower = Follower(reader, reader.initial_offset("image"))

@@ -6,8 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -36,51 +36,37 @@ def stranger(nats_server: NatsServer) -> Iterator[ForeignAnnouncer]:
 
 
 class Command:
-    """A running ``mama``, with what it has printed."""
+    """A running ``mama``, which prints into files."""
 
-    def __init__(self, *words: str) -> None:
-        self.lines: list[str] = []
-        command = [sys.executable, "-m", "mama_spark.cli", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self._reading = threading.Thread(target=self._read)
-        self._reading.start()
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.out, self.err = (folder / f"{''.join(words[:2])}.{kind}" for kind in ("out", "err"))
+        command = [sys.executable, "-u", "-m", "mama_spark.cli", *words]
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
 
     def wait(self, text: str) -> str:
         """The first line with ``text`` in it."""
 
         def found() -> list[str]:
-            assert self.process.poll() is None or any(text in line for line in self.lines), self.error()
-            return [line for line in list(self.lines) if text in line]
+            lines = [line for line in self.lines() if text in line]
+            assert lines or self.process.poll() is None, self.err.read_text()
+            return lines
 
         return str(eventually(found, f"{text!r} in the output")[0])
 
-    def error(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
-
-    def end(self, number: signal.Signals | None = None) -> int:
-        if number is not None:
-            self.process.send_signal(number)
-        code = self.process.wait(60)
-        self._reading.join()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
-        return code
+    def interrupt(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        if self._reading.is_alive():
-            self.end()
+        self.process.kill()
+        self.process.wait()
 
 
 def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_for(
@@ -106,11 +92,11 @@ def test_looking_creates_nothing_and_the_streams_are_made_when_they_are_asked_fo
 
 
 def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(
-    nats_server: NatsServer, stranger: ForeignAnnouncer
+    nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     stranger.say(desk(7, qos_rate="BEST"))
     stranger.say(b"junk", SourceKey("bad", 1))
-    with Command("sources", "--url", nats_server.url) as command:
+    with Command(tmp_path, "sources", "--url", nats_server.url) as command:
         assert command.wait("SOURCE").split()[:4] == ["SOURCE", "ID", "STATE", "DATA"]
         assert command.wait("desk").split()[:5] == ["desk", "7", "ONLINE", "OK", "BEST"]
         assert "0x6a" in command.wait("bad")
@@ -120,10 +106,8 @@ def test_sources_shows_the_image_and_then_what_changes_until_ctrl_c(
         command.wait("online     desk 8  ONLINE OK")
         command.wait("suspect    desk 7  ONLINE SUSPECT")
         command.wait("offline    desk 7  OFFLINE SUSPECT")
-        command.process.send_signal(signal.SIGINT)
-        assert command.process.wait(60) == 130
-        assert command.error() == ""
-        command.end()
+        assert command.interrupt() == 130
+        assert command.err.read_text() == ""
 
 
 def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
@@ -141,22 +125,22 @@ def test_sources_once_ends_by_itself_and_json_has_the_columns_of_the_rows(
 
 @pytest.mark.thorough
 def test_events_come_as_they_happen_or_from_the_earliest_on(
-    nats_server: NatsServer, stranger: ForeignAnnouncer
+    nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
     stranger.publish_events(DESK, EventRecord("publisher", "create", 1, topic="early"))
     error = EventRecord("publisher", "error", 1, topic="a.b", status="NOT_ENTITLED", code=403, info="no\x1b[2J")
     with (
-        Command("events", "--url", nats_server.url, "--from", "earliest") as early,
-        Command("events", "--url", nats_server.url, "--json") as late,
+        Command(tmp_path, "events", "--from", "earliest", "--url", nats_server.url) as early,
+        Command(tmp_path, "events", "--json", "--url", nats_server.url) as late,
     ):
         assert "create" in early.wait("early")
         until = iter(range(1, 10_000))
-        eventually(lambda: late.lines or not stranger.publish_events(DESK, _late(next(until))), "it follows")
+        eventually(lambda: late.lines() or not stranger.publish_events(DESK, _late(next(until))), "it follows")
         stranger.publish_events(DESK, error)
         assert early.wait("a.b").split("  ", 1)[1] == "publisher  error  a.b  (desk 7)  NOT_ENTITLED 403  no\ufffd[2J"
         assert json.loads(late.wait('"a.b"'))["info"] == "no\x1b[2J"
-        assert not [line for line in late.lines if '"early"' in line]
-        assert late.end(signal.SIGINT) == 130
+        assert not [line for line in late.lines() if '"early"' in line]
+        assert late.interrupt() == 130
 
 
 def _late(n: int) -> EventRecord:

@@ -18,12 +18,13 @@ from mama_spark.testing.waiting import eventually
 from tests.support.discovery_follower import DESK
 from tests.support.nats.nats_servers import Admin
 
+Opened = Callable[..., NatsDiscovery]
 TTL = 2.0  #: of sources that shall expire
 LONG = 60.0  #: of those that shall not, however busy the machine is
 
 
 @pytest.fixture
-def opened(nats_server: NatsServer) -> Iterator[Callable[..., NatsDiscovery]]:
+def opened(nats_server: NatsServer) -> Iterator[Opened]:
     """Bridges to the test's server; each name is a connection of its own, as another process would have."""
     bridges: list[NatsDiscovery] = []
 
