@@ -163,17 +163,27 @@ class _EmptyApi(_BehindApi):
         return answer
 
 
-@pytest.mark.parametrize("consumers", [2, 1_000_000])
-def test_stored_records_that_consumers_deny_end_no_range(shared: NatsServer, full: str, consumers: int) -> None:
+@pytest.mark.parametrize(
+    ("api", "times", "replicas", "text"),
+    [
+        (_EmptyApi, 2, 1, ""),
+        (_EmptyApi, 1_000_000, 1, "delivers the stored records after sequence 0$"),
+        (_BehindApi, 1_000_000, 3, "no replica of stream .* delivers the stored records after sequence 0"),
+    ],
+)
+def test_stored_records_that_consumers_deny_end_no_range(
+    shared: NatsServer, full: str, api: type[_BehindApi], times: int, replicas: int, text: str
+) -> None:
     """As those of a server do whose count is wrong, or whose sequences are beyond what it can."""
-    with reading(shared.url, timeout=TIMEOUT if consumers == 2 else 1.5) as logs:
-        logs.api = _EmptyApi(logs.api, consumers)  # type: ignore[assignment]
+    with reading(shared.url, timeout=1.5 if text else TIMEOUT) as logs:
+        logs.api = api(logs.api, times)  # type: ignore[assignment]
         log = logs.log(full)
-        if consumers == 2:
+        log.info.config["num_replicas"] = replicas
+        if text:
+            with pytest.raises(Unavailable, match=text):
+                everything(log.read(0, 10))
+        else:
             assert len(everything(log.read(0, 10))) == 10
-            return
-        with pytest.raises(Unavailable, match=r"delivers the stored records after sequence 0$"):
-            everything(log.read(0, 10))
 
 
 @pytest.mark.parametrize("topic", [(), ("0",), ("0", "1")], ids=len)
@@ -227,12 +237,3 @@ def test_a_leader_that_is_behind_is_waited_for(shared: NatsServer, full: str, mo
         api.behind = 1_000_000
         monkeypatch.setattr("mama_spark.nats.read.log_connection._CATCH_UP", 0.5)
         assert log.bounds().last == 0
-
-
-def test_a_range_that_no_replica_has_is_no_end_but_an_outage(shared: NatsServer, full: str) -> None:
-    with reading(shared.url, timeout=0.5) as logs:
-        logs.api = _BehindApi(logs.api, 1_000_000)  # type: ignore[assignment]
-        log = logs.log(full)
-        log.info.config["num_replicas"] = 3
-        with pytest.raises(Unavailable, match=r"no replica of stream .* delivers the stored records after sequence 0"):
-            everything(log.read(0, 10))

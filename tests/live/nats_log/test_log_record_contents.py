@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mama_spark.nats.server.nats_server import NatsServer
-from mama_spark.testing.log_suite import everything, numbers
+from mama_spark.testing.log_suite import everything
 from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_log import fill, reading
@@ -20,14 +20,6 @@ def test_records_larger_than_a_request_come(shared: NatsServer, admin: Admin, na
         found = everything(logs.log(name).read(0, 13))
     assert [len(r.payload) for r in found] == [100] * 5 + [8 * 2**20] * 2 + [100] * 5 + [8 * 2**20]
     assert found[6].payload == (b"1" + b"." * 8 * 2**20)[: 8 * 2**20]
-
-
-def test_each_record_may_have_its_own_topic(shared: NatsServer, name: str) -> None:
-    fill(shared.url, name, 5_000, 10, topics=5_000)
-    with reading(shared.url) as logs:
-        found = everything(logs.log(name).read(0, 5_000))
-        assert [r.topic for r in found] == [f"{name}.{i}" for i in range(5_000)]
-        assert numbers(logs.log(name).read(0, 5_000, [f"{name}.{i}" for i in (5, 4_999, 7)])) == [6, 8, 5_000]
 
 
 def test_headers_and_subjects_that_are_no_text_do_not_stop_a_reader(
