@@ -21,7 +21,7 @@ from mama_spark.options import DiscoveryOptions, SinkOptions, SubscribeOptions, 
 from mama_spark.registry import discovery_bridge, log_bridge, publisher_bridge
 from mama_spark.spark.session_defaults import session_defaults
 
-from tests.support.canaries import CREDENTIALS, CURVE_SECRET, ENCODED, JWT, PRIVATE_KEY, SEED, STORAGE, WORDS, shown_in
+from tests.support.canaries import CREDENTIALS, CURVE_SECRET, ENCODED, PRIVATE_KEY, SEED, STORAGE, WORDS, shown_in
 from tests.support.nats.nats_servers import make_certificates
 
 USER, PASSWORD, TOKEN, PLAIN = (WORDS[name] for name in ("user", "password", "token", "PLAIN password of Malamute"))
@@ -58,36 +58,23 @@ FAILURES: dict[str, dict[str, str]] = {
     "wrong token": {"url": "nats://{nats}", "token": TOKEN},
     "wrong password in the url": {"url": f"nats://{USER}:{ENCODED}@{{nats}}"},
     "wrong token in the url": {"url": f"nats://{ENCODED}@{{nats}}"},
-    "wrong password in one url of two": {"url": f"nats://{USER}:{ENCODED}@{{nats}},nats://{USER}:{PASSWORD}@{{nats}}"},
     "no scheme": {"url": f"{USER}:{ENCODED}@{{nats}}"},
     "wrong nkey": {"url": "nats://{nats}", "nkeySeed": "{folder}/user.nk"},
     "wrong credentials": {"url": "nats://{nats}", "credentials": "{folder}/user.creds"},
     "broken credentials": {"url": "nats://{nats}", "credentials": "{folder}/broken.creds"},
     "a seed for its path": {"url": "nats://{nats}", "nkeySeed": SEED},
-    "a JWT for the path of credentials": {"url": "nats://{nats}", "credentials": JWT},
     "credentials for their path": {"url": "nats://{nats}", "credentials": CREDENTIALS},
-    "credentials in one line": {"url": "nats://{nats}", "credentials": CREDENTIALS.replace("\n", " ")},
-    "a password for the path of credentials": {"url": "nats://{nats}", "credentials": PASSWORD},
-    "a password for the path of a seed": {"url": "nats://{nats}", "nkeySeed": PASSWORD},
     "a key for its path": {"url": "tls://{nats}", "tlsCert": "{cert}", "tlsKey": PRIVATE_KEY},
-    "a password for the path of a key": {"url": "tls://{nats}", "tlsCert": "{cert}", "tlsKey": PASSWORD},
     "a broken key": {"url": "tls://{nats}", "tlsCert": "{cert}", "tlsKey": "{folder}/key.pem"},
     "a key for the path of a certificate": {"url": "tls://{nats}", "tlsCert": PRIVATE_KEY, "tlsKey": "{folder}/k"},
     "no TLS there": {"url": "tls://{nats}", **LOGIN},
-    "no TLS there, login in the url": {"url": f"tls://{USER}:{ENCODED}@{{nats}}"},
     "a slash in the password": {"url": f"nats://{USER}:{RAW}@{{nats}}"},
-    "a number and a slash in the password": {"url": f"nats://{USER}:12/{RAW}@{{nats}}"},
-    "a question mark in the password": {"url": f"nats://{USER}:?{RAW}@{{nats}}"},
-    "a hash in the password": {"url": f"nats://{USER}:#{RAW}@{{nats}}"},
     "a comma in the password": {"url": f"nats://{USER}:a,{RAW}@{{nats}}"},
-    "a number and a comma in the password": {"url": f"nats://{USER}:12,{RAW}@{{nats}}"},
-    "a slash, no scheme": {"url": f"{USER}:{RAW}@{{nats}}"},
     "an unknown scheme": {"url": f"kafka://{USER}:{RAW}@{{nats}}"},
     "port 0": {"url": f"nats://{USER}:{ENCODED}@h:0"},
     "two middlewares": {"url": f"nats://{USER}:{ENCODED}@h,memory://x"},
     "nobody answers": {"url": f"nats://{USER}:{ENCODED}@{{nobody}}", **STORAGE},
     "password without user": {"url": "nats://{nats}", "password": PASSWORD},
-    "two logins": {"url": "nats://{nats}", **LOGIN, "token": TOKEN},
     "given twice": {"url": f"nats://{USER}:{ENCODED}@h", "servers": f"nats://{USER}:{ENCODED}@h"},
     "an unknown option": {"url": "nats://{nats}", **LOGIN, "pasword": PASSWORD},
     "a wrong duration": {"url": "nats://{nats}", **LOGIN, "waitTimeout": f"nats://{USER}:{RAW}@h"},
@@ -210,13 +197,11 @@ def test_no_command_shows_a_secret_of_its_arguments(arguments: list[str], capsys
     ("text", "named"),
     [
         (f'[[stream]]\npattern = "."\nengine = "jetstream"\nservers = "nats://joe:{RAW}@h"\n', "servers"),
-        (f'[[stream]]\npattern = "."\nengine = "jetstream"\nservers = "joe:{RAW}@h"\n', "servers"),
         (f'[[stream]]\npattern = "."\nengine = "jetstream"\nservers = "mlp://h"\nnkey_seed = "{SEED}"\n', "servers"),
         (f'[[stream]]\npattern = "."\nengine = "jetstream"\nservers = "h"\nnkey_seed = "{SEED}"\n', "nkey_seed"),
         (f'[security]\ncurve_secret_key = "{CURVE_SECRET[:-1]}"\n', "40 characters"),
         (f'[security]\nusers = "{PLAIN}"\n', "users"),
         (f'[security]\npassword = "{PLAIN}"\n', "password"),
-        (f'[security.users]\njoe = ["{PLAIN}"]\n', "users"),
     ],
 )
 def test_no_error_in_the_file_of_a_broker_shows_a_secret(text: str, named: str, tmp_path: Path) -> None:

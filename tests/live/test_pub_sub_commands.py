@@ -34,11 +34,8 @@ def test_one_message_is_published_with_its_headers_and_acknowledged(
     assert capsys.readouterr().out == "acknowledged: ORDERS 1\n"
     with Admin(orders) as client:
         (stored,) = client.messages("ORDERS")
-    assert (stored.topic, stored.payload, stored.headers["kind"]) == (
-        "orders.a",
-        b"twelve crates",
-        ["fruit", "green=yes"],
-    )
+    assert (stored.topic, stored.payload) == ("orders.a", b"twelve crates")
+    assert stored.headers["kind"] == ["fruit", "green=yes"]
 
 
 def test_every_line_of_standard_input_is_a_message(
@@ -75,7 +72,9 @@ def test_wrong_words_are_exit_code_2(orders: str, capsys: pytest.CaptureFixture[
         assert capsys.readouterr().err.startswith("mama: ")
 
 
-def test_messages_are_shown_from_a_place_in_the_past(orders: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_shown_from_a_place_in_the_past_and_cannot_steer_the_terminal(
+    orders: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Admin(orders) as client:
         store(client, "ORDERS", [("orders.a", b"one", {"kind": "x"}), ("orders.b", b"two\xff", None)])
         store(client, "ORDERS", plain("orders.a", 2))
@@ -85,27 +84,19 @@ def test_messages_are_shown_from_a_place_in_the_past(orders: str, capsys: pytest
     assert capsys.readouterr().out == "3 orders.a orders.a 0\n4 orders.a orders.a 1\n"
     assert main(["sub", "orders.*", "--from", "1", "--count", "2", "--json", "--url", orders]) == 0
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert (first["topic"], first["value"], first["headers"], first["sequence"]) == (
-        "orders.a",
-        "one",
-        [["kind", "x"]],
-        1,
-    )
+    assert [first[name] for name in ("topic", "value", "headers", "sequence")] == [
+        "orders.a", "one", [["kind", "x"]], 1
+    ]  # fmt: skip
     assert base64.b64decode(second["value_base64"]) == b"two\xff"
-
-
-def test_a_value_cannot_steer_the_terminal(orders: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Admin(orders) as client:
-        store(client, "ORDERS", [("orders.a", b"\x1b[2Jgone\r\tnot\n", {"kind": "\x1b]0;x\x07"})])
-    assert main(["sub", "orders.a", "--from", "1", "--count", "1", "--headers", "--url", orders]) == 0
-    assert capsys.readouterr().out == "1 orders.a \\x1b[2Jgone\\x0d\tnot\n\n  kind: \\x1b]0;x\\x07\n"
+        store(client, "ORDERS", [("orders.c", b"\x1b[2Jgone\r\tnot\n", {"kind": "\x1b]0;x\x07"})])
+    assert main(["sub", "orders.c", "--from", "1", "--count", "1", "--headers", "--url", orders]) == 0
+    assert capsys.readouterr().out == "5 orders.c \\x1b[2Jgone\\x0d\tnot\n\n  kind: \\x1b]0;x\\x07\n"
 
 
 def test_sub_does_not_wait_for_a_server_that_was_never_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["sub", "orders.a", "--url", "nats://127.0.0.1:1", "-o", "waitTimeout=1h", "-o", "connectTimeout=300ms"])
-        == 2
-    )
+    words = ["--url", "nats://127.0.0.1:1", "-o", "waitTimeout=1h", "-o", "connectTimeout=300ms"]
+    assert main(["sub", "orders.a", *words]) == 2
     assert "nats://127.0.0.1:1" in capsys.readouterr().err
 
 
