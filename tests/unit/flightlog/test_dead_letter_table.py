@@ -21,7 +21,6 @@ from tests.support.flight_logs import (
     BATCH,
     STREAM,
     T0,
-    abort_dead_letters,
     commit_dead_letters,
     flights,
     rows,
@@ -49,24 +48,13 @@ def test_dead_letters_have_the_row_in_full_and_the_reason(tmp_path: Path) -> Non
     assert part.rows == 2
     assert commit_dead_letters(str(tmp_path), {}, STREAM, [part], app=("query-1", 0)).committed == 1
     first, second = rows(tmp_path)
+    at = datetime.fromtimestamp(T0 / 1e6, UTC)
     assert first == {
-        "flight_id": "id-0",
-        "topic": "a.b",
-        "headers": [("h", ["1", "2"])],
-        "payload": b"\x00\xff",
-        "status": "TOO_LARGE",
-        "code": 413,
-        "info": "1 MB",
-        "event_time": datetime.fromtimestamp(T0 / 1e6, UTC),
-        "query_id": "query-1",
-        "run_id": "run-1",
-        "bridge": "nats",
-        "batch_id": 0,
-        "partition_id": 3,
-        "task_attempt": 1,
-        "event_date": datetime.fromtimestamp(T0 / 1e6, UTC).date(),
-        "committed": True,
-    }
+        "flight_id": "id-0", "topic": "a.b", "headers": [("h", ["1", "2"])], "payload": b"\x00\xff",
+        "status": "TOO_LARGE", "code": 413, "info": "1 MB", "event_time": at, "query_id": "query-1",
+        "run_id": "run-1", "bridge": "nats", "batch_id": 0, "partition_id": 3, "task_attempt": 1,
+        "event_date": at.date(), "committed": True,
+    }  # fmt: skip
     full = ("flight_id", "topic", "headers", "payload", "code", "info")
     assert {second[name] for name in full} == {None}
     assert second["status"] == "INVALID_ARG"
@@ -105,22 +93,6 @@ def test_without_dead_letters_there_is_no_part_and_close_may_be_repeated(tmp_pat
     assert staging.close() == []
     parts = stage_letters(tmp_path, BATCH, 2)
     assert [p.rows for p in parts] == [2]
-
-
-def test_large_dead_letters_are_written_as_several_parts(tmp_path: Path) -> None:
-    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, part_rows=10)
-    for i in range(3):
-        payload = pa.array([np.random.default_rng(i).bytes(100_000)] * 10, pa.binary())
-        names = pa.array([f"{i}-{j}" for j in range(10)])
-        staging.add_dead_letters(names, names, payload, None, [("TOO_LARGE", 413, "big")] * 10, np.full(10, T0))
-    assert [p.rows for p in staging.close()] == [10, 10, 10]
-
-
-def test_abort_after_a_commit_does_nothing(tmp_path: Path) -> None:
-    parts = stage_letters(tmp_path, STREAM, 1)
-    commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=("query-1", 0))
-    assert abort_dead_letters(str(tmp_path), {}, STREAM, parts).recorded
-    assert ids(tmp_path) == [("dead-0", True)]
 
 
 def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:

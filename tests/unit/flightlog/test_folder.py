@@ -137,15 +137,8 @@ def test_where_nobody_tells_nothing_is_known(tmp_path: Path) -> None:
 # --- whether an error of a file system may pass is decided in one place, for folders and for tables -------------------
 
 ERRORS: list[tuple[int, type[MamaError]]] = [
-    (errno.ESTALE, Unavailable),
-    (errno.ENOSPC, Unavailable),
-    (errno.EDQUOT, Unavailable),
-    (errno.EIO, Unavailable),
-    (errno.ETIMEDOUT, Unavailable),
-    (errno.EACCES, FlightLogError),
-    (errno.EROFS, FlightLogError),
-    (errno.ENOTDIR, FlightLogError),
-    (errno.ENAMETOOLONG, FlightLogError),
+    *((passing, Unavailable) for passing in (errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ETIMEDOUT)),
+    *((lasting, FlightLogError) for lasting in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG)),
 ]
 
 
