@@ -151,48 +151,34 @@ def test_a_value_reads_back_as_the_same_value_or_its_row_is_refused(column: tupl
 
 
 def test_the_form_of_each_type() -> None:
-    when = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
-    columns = {
-        "n": pa.array([None], pa.int32()),
-        "i": pa.array([2**53 + 1]),
-        "d": pa.array([Decimal("12345678901234567890.10")]),
-        "nan": pa.array([float("nan")]),
-        "inf": pa.array([[float("inf"), -float("inf"), None]]),
-        "f": pa.array([0.1], pa.float32()),
-        "fs": pa.array([[0.1, None]], pa.list_(pa.float32())),
-        "bin": pa.array([b"\xff\x00"]),
-        "ts": pa.array([when], pa.timestamp("us", "UTC")),
-        "ntz": pa.array([when], pa.timestamp("us")),
-        "day": pa.array([datetime.date(1582, 10, 10)]),
-        "s": pa.array([{"x": None, "y": [Decimal("1.50"), None]}]),
-        "m": pa.array([[("k", b"z"), ("l", None)]], pa.map_(pa.string(), pa.binary())),
-        "text": pa.array(['quote " and \n and é \0 \U0001f600']),
-        "flag": pa.array([True]),
-        "for": pa.array([datetime.timedelta(days=-1, hours=-2, microseconds=-50)]),
+    when, names = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901), 'quote " and \n and é \0 \U0001f600'
+    forms: dict[str, tuple[pa.Array, Any]] = {
+        "n": (pa.array([None], pa.int32()), None),
+        "i": (pa.array([2**53 + 1]), 2**53 + 1),
+        "d": (pa.array([Decimal("12345678901234567890.10")]), Decimal("12345678901234567890.10")),
+        "nan": (pa.array([float("nan")]), "NaN"),
+        "inf": (pa.array([[float("inf"), -float("inf"), None]]), ["Infinity", "-Infinity", None]),
+        "f": (pa.array([0.1], pa.float32()), Decimal("0.1")),
+        "fs": (pa.array([[0.1, None]], pa.list_(pa.float32())), [Decimal("0.1"), None]),
+        "bin": (pa.array([b"\xff\x00"]), "/wA="),
+        "ts": (pa.array([when], pa.timestamp("us", "UTC")), "2026-01-02T03:04:05.678901Z"),
+        "ntz": (pa.array([when], pa.timestamp("us")), "2026-01-02T03:04:05.678901"),
+        "day": (pa.array([datetime.date(1582, 10, 10)]), "1582-10-10"),
+        "s": (pa.array([{"x": None, "y": [Decimal("1.50"), None]}]), {"x": None, "y": [Decimal("1.50"), None]}),
+        "m": (pa.array([[("k", b"z"), ("l", None)]], pa.map_(pa.string(), pa.binary())), {"k": "eg==", "l": None}),
+        "text": (pa.array([names]), names),
+        "flag": (pa.array([True]), True),
+        "for": (
+            pa.array([datetime.timedelta(days=-1, hours=-2, microseconds=-50)]),
+            "INTERVAL '-1 02:00:00.00005' DAY TO SECOND",
+        ),
     }
-    texts, refused = json_rows(pa.record_batch(columns), list(columns))
+    texts, refused = json_rows(pa.record_batch({name: column for name, (column, _) in forms.items()}), list(forms))
     (text,) = texts.to_pylist()
     assert not refused
     assert b'"d":12345678901234567890.10,' in text
     assert b'"f":0.1,"fs":[0.1,null]' in text
-    assert parsed(text) == {
-        "n": None,
-        "i": 2**53 + 1,
-        "d": Decimal("12345678901234567890.10"),
-        "nan": "NaN",
-        "inf": ["Infinity", "-Infinity", None],
-        "f": Decimal("0.1"),
-        "fs": [Decimal("0.1"), None],
-        "bin": "/wA=",
-        "ts": "2026-01-02T03:04:05.678901Z",
-        "ntz": "2026-01-02T03:04:05.678901",
-        "day": "1582-10-10",
-        "s": {"x": None, "y": [Decimal("1.50"), None]},
-        "m": {"k": "eg==", "l": None},
-        "text": 'quote " and \n and é \0 \U0001f600',
-        "flag": True,
-        "for": "INTERVAL '-1 02:00:00.00005' DAY TO SECOND",
-    }
+    assert parsed(text) == {name: form for name, (_, form) in forms.items()}
 
 
 def test_times_of_any_session_time_zone_are_written_in_utc() -> None:
@@ -229,17 +215,9 @@ def test_a_value_without_json_refuses_its_row_alone(column: pa.Array, reason: st
 
 
 def test_numbers_without_a_json_form_have_their_names_at_any_depth() -> None:
-    value = {
-        "a": [1.0, (math.nan, {"b": -math.inf})],
-        "c": np.array([1.0, np.inf]),
-        "d": np.array([1.0, 2.0]),
-        "e": "x",
-    }
-    named = with_number_names(value)
-    assert named["a"] == [1.0, ["NaN", {"b": "-Infinity"}]]
-    assert named["c"] == [1.0, "Infinity"]
-    assert isinstance(named["d"], np.ndarray)
-    assert named["e"] == "x"
+    finite = np.array([1.0, 2.0])
+    named = with_number_names({"a": [1.0, (math.nan, {"b": -math.inf})], "c": np.array([1.0, np.inf]), "d": finite})
+    assert named == {"a": [1.0, ["NaN", {"b": "-Infinity"}]], "c": [1.0, "Infinity"], "d": finite}
 
 
 def test_rows_without_columns_have_no_json() -> None:

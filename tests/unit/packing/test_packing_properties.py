@@ -29,17 +29,15 @@ Row = dict[str, Any]
 MESSAGES = pa.schema([("value", pa.binary()), ("headers", HEADERS_TYPE), ("id", pa.string())])
 TYPED = pa.schema(
     [
-        ("n", pa.int64()),
-        ("price", pa.decimal128(12, 2)),
-        ("text", pa.string()),
-        ("flag", pa.bool_()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("legs", pa.list_(pa.struct([("side", pa.string()), ("qty", pa.int32())]))),
+        ("n", pa.int64()), ("price", pa.decimal128(12, 2)), ("text", pa.string()), ("flag", pa.bool_()),
+        ("at", pa.timestamp("us", "UTC")), ("legs", pa.list_(pa.struct([("side", pa.string()), ("qty", pa.int32())]))),
         ("tags", pa.map_(pa.string(), pa.float64())),
     ]
-)
+)  # fmt: skip
 LINES = pa.schema([("value", pa.binary())])
 
+value = st.binary(max_size=40)
+line = value.map(lambda v: v.replace(b"\n", b"\r"))
 text = st.text(max_size=8)
 headers = st.none() | st.lists(st.tuples(text, st.lists(text, max_size=2)), max_size=2)
 decimals = st.none() | st.decimals(-1000, 1000, places=2)
@@ -50,25 +48,13 @@ legs = st.none() | st.lists(
 tags = st.none() | st.lists(st.tuples(text, st.none() | st.floats(allow_nan=False)), max_size=2)
 
 KINDS: dict[str, tuple[str, pa.Schema, st.SearchStrategy[Row]]] = {
-    "lines": (
-        "lines",
-        LINES,
-        st.fixed_dictionaries({"value": st.binary(max_size=40).map(lambda v: v.replace(b"\n", b"\r"))}),
-    ),
-    "arrow": (
-        "arrow",
-        MESSAGES,
-        st.fixed_dictionaries({"value": st.binary(max_size=40), "headers": headers, "id": st.none() | text}),
-    ),
+    "lines": ("lines", LINES, st.fixed_dictionaries({"value": line})),
+    "arrow": ("arrow", MESSAGES, st.fixed_dictionaries({"value": value, "headers": headers, "id": st.none() | text})),
     "typed": (
-        "arrow",
-        TYPED,
-        st.fixed_dictionaries(
-            {
-                "n": st.none() | st.integers(-(2**63), 2**63 - 1), "price": decimals, "text": st.none() | text,
-                "flag": st.none() | st.booleans(), "at": times, "legs": legs, "tags": tags,
-            }
-        ),
+        "arrow", TYPED, st.fixed_dictionaries({
+            "n": st.none() | st.integers(-(2**63), 2**63 - 1), "price": decimals, "text": st.none() | text,
+            "flag": st.none() | st.booleans(), "at": times, "legs": legs, "tags": tags,
+        }),
     ),
 }  # fmt: skip
 
@@ -98,11 +84,14 @@ def typed_rows(found: Unpacked) -> list[Row]:
     return rows
 
 
+def lists_of(columns: dict[str, pa.Array | None], n: int) -> list[Row]:
+    lists = {name: [None] * n if column is None else column.to_pylist() for name, column in columns.items()}
+    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+
+
 def message_rows(found: Unpacked, schema: pa.Schema) -> list[Row]:
     columns = {"value": found.values, "headers": found.headers, "id": found.ids}
-    nulls = [None] * len(found)
-    lists = {n: nulls if columns[n] is None else columns[n].to_pylist() for n in schema.names}
-    return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    return lists_of({name: columns[name] for name in schema.names}, len(found))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,12 +169,7 @@ def test_ten_thousand_topics_stay_within_the_budget_and_the_largest_packs_go_fir
     sent, most = 0, 0
     for start in range(0, 60_000, 5_000):
         cold = orders(5_000, 10_000, first=start)
-        few = Rows(
-            pa.array(["hot"] * 50).dictionary_encode(),
-            pa.RecordBatch.from_arrays([pa.array([b"h" * 100] * 50)], ["value"]),
-            np.arange(50),
-            extra=pa.RecordBatch.from_arrays([pa.array(np.arange(50))], ["k"]),
-        )
+        few = replace(orders(50, 1), topics=pa.array(["hot"] * 50).dictionary_encode())
         for rows in (cold, few):
             packs = list(packer.add(rows))
             gone = {t for p in packs for t in p.batch.topics.to_pylist()}
@@ -224,19 +208,13 @@ def test_columns_beside_the_packs_stay_with_their_rows() -> None:
 
 def test_rows_of_different_streams_and_parts_never_share_a_pack() -> None:
     n = 60
-    rows = Rows(
-        pa.array(["x.y"] * n).dictionary_encode(),
-        pa.RecordBatch.from_arrays([pa.array([b"%d" % i for i in range(n)])], ["value"]),
-        np.arange(n),
+    parts = {"Mama-Source": [None, "x"] * (n // 2), "Mama-Symbol": ["x.y", "y"] * (n // 2)}
+    rows = replace(
+        rows_of(["x.y"] * n, [{"value": b"%d" % i} for i in range(n)], LINES),
         streams=pa.array([f"s{i % 3}" for i in range(n)]).dictionary_encode(),
-        parts=pa.RecordBatch.from_arrays(
-            [pa.array(["x" if i % 2 else None for i in range(n)]), pa.array(["y" if i % 2 else "x.y"
-                                                                              for i in range(n)])],
-            ["Mama-Source", "Mama-Symbol"],
-        ),
-    )  # fmt: skip
-    packs = pack(Packer(codec_of("arrow", LINES), max_rows=100, max_bytes=65_536), [rows])
-    (packed,) = packs
+        parts=pa.record_batch(parts),
+    )
+    (packed,) = pack(Packer(codec_of("arrow", LINES), max_rows=100, max_bytes=65_536), [rows])
     assert packed.rows.tolist() == [10] * 6
     assert packed.batch.streams is not None
     assert packed.batch.headers is not None
@@ -276,15 +254,8 @@ def test_rejected_packs_are_split_into_halves_and_single_rows(kind: str, data: s
     if kind == "typed":
         assert typed_rows(unpack(records(alone))) == typed_rows(whole)
     else:
-        assert message_rows(whole, schema) == [
-            {n: v for n, v in zip(("value", "headers", "id"), r, strict=True) if n in schema.names}
-            for r in zip(
-                alone.payloads.to_pylist(),
-                [None] * len(alone) if alone.headers is None else alone.headers.to_pylist(),
-                alone.ids.to_pylist(),
-                strict=True,
-            )
-        ]
+        columns = {"value": alone.payloads, "headers": alone.headers, "id": alone.ids}
+        assert message_rows(whole, schema) == lists_of({name: columns[name] for name in schema.names}, len(rows))
 
 
 @each(

@@ -122,16 +122,6 @@ def test_lines_end_where_the_parts_of_a_search_meet(size: int) -> None:
         check(found, [payload.count(b"\n") + 1 for payload in found], places_of(found, pa.binary_view()))
 
 
-def test_a_few_short_lines_among_long_ones_are_right_in_every_place() -> None:
-    found = [
-        b"\n".join([one, b"x" * 20_000, *many, b"y" * 20_000, one])
-        for one in (b"", b"a", b"twelve bytes", b"thirteen byte")
-        for many in ([], [one], [b"", b"12", b"123456789012"])
-    ]
-    for kind in KINDS:
-        check(found, [payload.count(b"\n") + 1 for payload in found], places_of(found, kind))
-
-
 def read_lines_that_nobody_announced() -> None:
     for announced in (1, 1_000_000):
         values, there = values_of_lines(PayloadPlaces.of_each([b"\n" * (16 << 20)]), np.array([announced]))
@@ -274,13 +264,6 @@ def test_slices_keep_typed_rows_at_their_places() -> None:
         (7, list(range(5))),
     ]
     assert found.slice(0, 2).typed == []
-
-
-def test_slices_keep_reasons_at_their_rows() -> None:
-    found = unpack(records(lines([b"a", b"b"]), lines([b"c"], rows=2), lines([b"d"])))
-    assert list(found.errors) == [2]
-    assert found.slice(1, 4).errors == {1: found.errors[2]}
-    assert found.slice(3, 4).errors == found.slice(0, 2).errors == {}
 
 
 def unpack_a_bomb_of_headers() -> None:
