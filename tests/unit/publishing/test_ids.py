@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import struct
 
@@ -17,7 +16,6 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import HEADERS_TYPE, MessageBatch
 from mama_spark.publishing.ids.ids import IdMaker, digest, parse, texts
 
-from tests.support.processes import resident_memory
 from tests.support.tables import each
 
 Row = tuple[str, bytes, dict[str, list[str]] | None]
@@ -119,15 +117,6 @@ def test_streams_stand_before_all_else_in_the_hash() -> None:
     assert bytes(digest(batch)[0]).hex() == expected
 
 
-def test_a_retry_with_shuffled_rows_keeps_each_id_with_its_content() -> None:
-    rng = random.Random(5)
-    rows: list[Row] = [(f"t.{i % 7}", b"%d" % (i % 3000), None) for i in range(20_000)]
-    first = dict(zip(ids_of(rows, [1000, 9000]), rows, strict=True))
-    rng.shuffle(rows)
-    second = dict(zip(ids_of(rows, [5000]), rows, strict=True))
-    assert first == second
-
-
 def test_equal_rows_are_numbered_from_zero() -> None:
     rows: list[Row] = [("t", b"x", None)] * 5000
     assert [int(i.rsplit("-", 1)[1]) for i in ids_of(rows, [1, 2, 700])] == list(range(5000))
@@ -170,13 +159,6 @@ def test_an_empty_batch_has_no_ids() -> None:
     assert len(empty) == 0
 
 
-def test_two_rows_whose_filter_bits_share_a_word_are_both_remembered() -> None:
-    maker = IdMaker("q", 0, 0, memory=4096)  # 352 words for 4,000 rows: a batch hits each word many times
-    rows: list[Row] = [("t", b"%d" % i, None) for i in range(4_000)]
-    given_ids = ids_of(rows, [2000], maker) + ids_of(rows[::-1], [1000], maker)
-    assert len(set(given_ids)) == 8_000
-
-
 @each("memory", [4096, 1 << 16, 1 << 20])
 def test_no_id_twice_however_small_the_memory(memory: int) -> None:
     rng = np.random.default_rng(memory)
@@ -205,41 +187,6 @@ def test_a_prefix_that_could_inject_a_header_is_refused(prefix: str) -> None:
 def test_prefix_may_be_any_text() -> None:
     (one,) = IdMaker("Größe-ß", 7, 2).ids(MessageBatch.of(["t"], [b"x"])).to_pylist()
     assert one.startswith("Größe-ß-7-2-")
-
-
-def resident() -> int:
-    """Bytes of memory that this process holds now."""
-    return resident_memory(os.getpid())
-
-
-@pytest.mark.explore
-def test_ten_million_rows_get_ten_million_ids_in_flat_memory() -> None:
-    step, n = 100_000, 10_000_000
-    repeats = 250_000  # rows that come twice, far apart
-
-    def batch(start: int) -> MessageBatch:
-        numbers = np.arange(start, start + step)
-        numbers[numbers >= n - repeats] -= n // 2
-        payloads = pa.array(numbers).cast(pa.string()).cast(pa.binary())
-        topics = pa.DictionaryArray.from_arrays(pa.array(np.zeros(step, np.int32)), pa.array(["t"]))
-        return MessageBatch(topics, payloads)
-
-    maker = IdMaker("q", 0, 0)
-    tags = np.zeros(n, np.uint64)  # 64 bits of a hash of each id: by chance two of them agree once in 370,000 runs
-    tags.fill(1)  # its pages are ours before anything is measured
-    at_a_million, most = 0, 0
-    for start in range(0, n, step):
-        rows = batch(start)
-        hashes = digest(MessageBatch(rows.topics, maker.ids(rows).cast(pa.binary())))
-        tags[start : start + step] = hashes.view(np.uint64)[:, 0]
-        if start + step == 1_000_000:
-            at_a_million = resident()
-        elif start + step > 1_000_000:
-            most = max(most, resident() - at_a_million)
-    assert most <= 50 << 20, f"grew by {most >> 20} MB from the first million to the tenth"
-    assert maker.nbytes <= 32 << 20
-    tags.sort()
-    assert (tags[1:] != tags[:-1]).all(), "no id twice"
 
 
 def test_too_little_memory_is_refused() -> None:
