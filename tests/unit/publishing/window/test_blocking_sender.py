@@ -8,7 +8,15 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.contracts.bridge import PollResult, ValidationResult
-from mama_spark.contracts.errors import AckTimeout, BadTopic, NoResponders, OutcomeUnknown, Rejected, Unavailable
+from mama_spark.contracts.errors import (
+    AckTimeout,
+    BadTopic,
+    NoResponders,
+    OutcomeUnknown,
+    PublishError,
+    Rejected,
+    Unavailable,
+)
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
@@ -96,27 +104,6 @@ def test_what_the_bridge_finds_wrong_is_raised_before_anything_is_sent(bridge: C
     assert stored(bridge) == []
 
 
-def test_what_may_be_stored_is_not_sent_again_without_ids(bridge: Clocked) -> None:
-    bridge.broker.then(["lose"])
-    one = sender(bridge, NOT_REPEATABLE)
-    with pytest.raises(AckTimeout):
-        one.store(batch(1), 5.0)
-    assert stored(bridge) == [0]
-
-
-def test_a_lost_connection_ends_the_wait_for_an_answer_that_cannot_come(bridge: Clocked) -> None:
-    bridge.broker.then(["lose", "disconnect"])
-    with pytest.raises(OutcomeUnknown, match="cut the connection"):
-        sender(bridge, NOT_REPEATABLE).store(batch(2), 5.0)
-    assert bridge.now < 101.0
-
-
-def test_an_answer_that_is_missing_when_the_time_is_up_may_be_stored(bridge: Clocked) -> None:
-    bridge.broker.then(["lose"])
-    with pytest.raises(AckTimeout):
-        sender(bridge, NOT_REPEATABLE).store(batch(1), 0.5)
-
-
 def test_a_process_that_stood_still_before_its_first_look_looks(
     bridge: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,38 +117,31 @@ def test_a_process_that_stood_still_before_its_first_look_looks(
     assert sender(bridge).store(batch(3), 1.0).sequence.tolist() == [1, 2, 3]
 
 
-def test_an_outage_ends_with_the_time_limit_and_says_the_cause(bridge: Clocked) -> None:
-    bridge.broker.then(["503"] * 1000)
-    with pytest.raises(Unavailable, match=r"not stored within 5 s: .*no responders") as caught:
-        sender(bridge).store(batch(2), 5.0)
-    assert not caught.value.may_have_landed
-    assert bridge.now == pytest.approx(105.0, abs=0.2)
-
-
-def test_the_retry_deadline_ends_it_as_unavailable_with_the_error_as_cause(bridge: Clocked) -> None:
-    bridge.broker.then(["503"] * 1000)
-    policy = WindowConfig(1, 0, 1.0, RetryPolicy(None, (0.1,), 2.0))
-    with pytest.raises(Unavailable) as caught:
-        sender(bridge, policy).store(batch(1), 50.0)
-    assert isinstance(caught.value.__cause__, NoResponders)
-    assert bridge.now < 103.0
-
-
-def test_a_bridge_that_takes_nothing_ends_it_in_time(bridge: Clocked) -> None:
-    bridge.broker.up = False
-    with pytest.raises(Unavailable, match="no acknowledgement"):
-        sender(bridge).store(batch(2), 3.0)
-    assert bridge.now == pytest.approx(103.0, abs=0.2)
-
-
-def test_a_connection_that_is_closed_for_good_is_unavailable(bridge: Clocked) -> None:
-    bridge.broker.then(["kill"])
-    with pytest.raises(Unavailable, match="closed"):
-        sender(bridge).store(batch(2), 3.0)
-
-
-def test_without_retries_the_first_refusal_is_raised(bridge: Clocked) -> None:
-    bridge.broker.then(["ack", "503"])
-    with pytest.raises(NoResponders):
-        sender(bridge, WindowConfig(5, 0, 5.0)).store(batch(3), 5.0)
-    assert len(stored(bridge)) == 2
+@pytest.mark.parametrize(
+    ("faults", "policy", "limit", "error", "text", "until"),
+    [
+        (["lose"], NOT_REPEATABLE, 5.0, AckTimeout, None, 1.0),
+        (["lose"], NOT_REPEATABLE, 0.5, AckTimeout, None, 0.5),
+        (["lose", "disconnect"], NOT_REPEATABLE, 5.0, OutcomeUnknown, "cut the connection", 0.0),
+        (["503"] * 1000, ORDERED, 5.0, Unavailable, "not stored within 5 s: .*no responders", 5.0),
+        (["503"] * 1000, WindowConfig(1, 0, 1.0, RetryPolicy(None, (0.1,), 2.0)), 50.0, Unavailable, None, 2.0),
+        (["503"], WindowConfig(5, 0, 5.0), 5.0, NoResponders, None, 0.0),
+        (["kill"], ORDERED, 3.0, Unavailable, "closed", 0.0),
+        (None, ORDERED, 3.0, Unavailable, "no acknowledgement", 3.0),
+    ],
+    ids=["without ids", "time is up", "lost connection", "outage", "retry deadline", "no retries", "closed", "down"],
+)
+def test_what_is_not_stored_ends_the_call_in_time_with_the_error(
+    bridge: Clocked, faults: list[str] | None, policy: WindowConfig, limit: float, error: type[PublishError],
+    text: str | None, until: float,
+) -> None:  # fmt: skip
+    bridge.broker.up = faults is not None
+    bridge.broker.then(faults or [])
+    with pytest.raises(error, match=text) as caught:
+        sender(bridge, policy).store(batch(2), limit)
+    assert bridge.now == pytest.approx(100.0 + until, abs=0.2)
+    assert caught.value.may_have_landed is (error in (AckTimeout, OutcomeUnknown))
+    if until == 2.0:
+        assert isinstance(caught.value.__cause__, NoResponders)
+    if error is AckTimeout:
+        assert stored(bridge) == [0, 1], "it is not sent again"
