@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from uuid import uuid4
 
 import numpy as np
@@ -18,42 +17,7 @@ from mama_spark.publishing.window.flight import FlightState
 from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights
 from mama_spark.publishing.window.window import PROBE
 
-# A publisher that is to survive an outage fails what cannot be sent, and goes on when the middleware is back
-
 POLICY = WindowConfig(64, 0, retry=RetryPolicy(None, (0.01,), 0.2))
-
-
-def batch(n: int, start: int) -> MessageBatch:
-    return MessageBatch.of(["t.x"] * n, [b"%d" % i for i in range(start, start + n)])
-
-
-def test_what_cannot_be_sent_fails_and_what_comes_later_is_published(broker: MemoryBroker) -> None:
-    bridge = MemoryBridge(broker.name)
-    bridge.open()
-    failed = threading.Semaphore(0)
-
-    def finished(_: FlightBatch) -> None:
-        failed.release()
-
-    publisher = BatchPublisher(bridge, POLICY, on_finished=finished, config=BatchConfig(OnOutage.FAIL_ROWS, 0.3))
-    publisher.start()
-    broker.up = False
-    lost = [publisher.put(batch(500, i * 500)) for i in range(4)]
-    for _ in lost:
-        assert failed.acquire(timeout=60)
-    assert not publisher.counters.acked
-    for flights in lost:
-        assert (flights.state == FlightState.COMPLETED_EXCEPTIONALLY).all()
-        error = flights.errors[0]
-        assert error.retryable
-        assert not error.may_have_landed
-        assert "nothing was acknowledged" in error.info
-    broker.up = True
-    late = publisher.put(batch(500, 9000))
-    publisher.drain()
-    assert (late.state == FlightState.ACKED).all()
-    assert len(broker.messages()) == 500
-    bridge.close()
 
 
 # --- what is logged while nothing is acknowledged, and when that is over ----------------------------------------------
@@ -66,10 +30,7 @@ WAIT = 20.0
     [
         ("acked", "messages are acknowledged again"),
         ("timed out", "no message waits any more, and none was acknowledged: 2 timed out, each with its reason"),
-        (
-            "published",
-            "no message waits any more, and none was acknowledged: 2 published without subscribers",
-        ),
+        ("published", "no message waits any more, and none was acknowledged: 2 published without subscribers"),
         ("both", "messages are acknowledged again; meanwhile, 1 published without subscribers"),
     ],
 )
@@ -210,6 +171,8 @@ def test_silence_is_one_outage_for_all_messages_and_a_few_show_when_it_is_over()
     assert (flights.state[:sent] == FlightState.TIMEOUT).all()
     assert (flights.state[sent:] == FlightState.COMPLETED_EXCEPTIONALLY).all()
     assert "nothing was acknowledged for 10 s: no answer comes" in flights.errors[0].info
+    assert flights.errors[sent].retryable
+    assert not flights.errors[sent].may_have_landed
     later = stepped.put(500)
     publisher._launch()
     stepped.wait(POLICY_OF_ENDS.wait_timeout)

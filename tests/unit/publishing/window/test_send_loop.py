@@ -29,10 +29,10 @@ from mama_spark.contracts.message import Int64s, MessageBatch
 from mama_spark.memory import MemoryBridge, MemoryBroker
 from mama_spark.options.window_config import RetryPolicy, WindowConfig
 from mama_spark.publishing.window.flight import FlightState
-from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights, messages_of
+from mama_spark.publishing.window.flight_batch import FlightBatch, StoredFlights
 from mama_spark.publishing.window.outage_detector import OutageDetector
 from mama_spark.publishing.window.retry import is_final, may_resend, may_resend_elsewhere
-from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop, spans_of
+from mama_spark.publishing.window.send_loop import MAX_SEND_BYTES, MAX_SEND_MESSAGES, SendLoop
 from mama_spark.publishing.window.window import Window
 
 from tests.support.tables import each
@@ -208,16 +208,6 @@ def test_an_outage_is_for_what_waits_while_the_bridge_is_full(bridge: Recording)
     assert not loop.outage_lasts_too_long(False, 11.0), "nothing waits: the time begins anew"
     assert not any(loop.outage_lasts_too_long(True, float(now)) for now in range(12, 23))
     assert loop.outage_lasts_too_long(True, 23.0)
-
-
-def test_spans_of_true() -> None:
-    assert list(spans_of(np.array([True, True, False, True]))) == [(0, 2), (3, 4)]
-    assert not spans_of(np.array([False]))
-
-
-def test_the_messages_of_a_finished_batch_are_gone() -> None:
-    with pytest.raises(AssertionError, match="gone"):
-        messages_of(FlightBatch(1))
 
 
 # --- whether a message is sent again, by its error alone --------------------------------------------------------------

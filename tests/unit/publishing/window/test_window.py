@@ -46,18 +46,6 @@ def test_a_step_that_is_not_in_the_table_raises(state: FlightState, step: Transi
 TERMINAL = {state for state, steps in TABLE.items() if not steps}
 
 
-def test_terminal_states_have_no_way_out_and_all_others_lead_to_one() -> None:
-    assert {
-        FlightState.ACKED,
-        FlightState.COMPLETED_EXCEPTIONALLY,
-        FlightState.TIMEOUT,
-        FlightState.PUBLISHED,
-    } == TERMINAL
-    assert all(
-        set(steps.values()) & (TERMINAL | {FlightState.IN_FLIGHT}) for s, steps in TABLE.items() if s not in TERMINAL
-    )
-
-
 def under_way(flights: FlightBatch) -> int:
     """How many flights of a batch were launched and are not settled."""
     return int(np.count_nonzero((flights.state == FlightState.IN_FLIGHT) | (flights.state == FlightState.WAITING)))
@@ -307,15 +295,6 @@ def test_after_a_hold_only_probes_go_until_one_is_answered() -> None:
     wake = window.wake_at()
     assert wake is not None
     assert wake > 0.6, "while probes are out there is nothing to wake for at once"
-
-
-def test_uncertain_flights_are_not_resent_when_the_policy_says_so_and_time_out() -> None:
-    window, flights = launched(WindowConfig(4, 0, 1.0, RETRY, resend_uncertain=False), 4)
-    window.disconnected("cut", 0.5)
-    assert (flights.state == FlightState.IN_FLIGHT).all()
-    window.expire(1.0)
-    assert (flights.state == FlightState.TIMEOUT).all()
-    assert flights.doubt.all()
 
 
 def test_non_retriable_flights_are_never_resent_in_doubt_but_are_after_a_clean_refusal() -> None:
