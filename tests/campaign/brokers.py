@@ -248,7 +248,8 @@ class MalamuteOverNats(CampaignBroker):
         self.nats = exits.enter_context(NatsServer(self.folder / "nats"))
         engine = f'engine = "jetstream"\nservers = "{self.nats.url}"'
         broker = exits.enter_context(MalamuteServer(self.folder, self.id_window, engine))
-        self._turns = itertools.cycle((self.nats, broker))
+        servers: tuple[BrokerServer, ...] = (self.nats, broker)
+        self._turns = itertools.cycle(servers)
         return [broker.url]
 
     @property
