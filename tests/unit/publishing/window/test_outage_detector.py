@@ -52,6 +52,14 @@ def test_a_process_that_stood_still_has_not_waited() -> None:
 # --- pauses of a publisher and the size of its window, error by error -------------------------------------------------
 
 
+@each(("sent_at", "now", "concerns"), [(10.0, 12.0, True), (9.9, 12.0, False), (10.0, 11.9, False), (12.0, 13.0, True)])
+def test_a_burst_of_refusals_is_one_pause(sent_at: float, now: float, concerns: bool) -> None:
+    state = BackpressureState(100)
+    assert state.concerns(0.0, 0.0)
+    state.pause(NoResponders("no leader"), 10.0, 2.0)
+    assert state.concerns(sent_at, now) is concerns
+
+
 def test_only_an_acknowledgement_of_what_was_sent_since_ends_the_pauses() -> None:
     state = BackpressureState(100)
     state.pause(NoResponders("no leader"), 10.0, 2.0)
