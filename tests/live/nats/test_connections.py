@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from mama_spark.contracts.bridge import EventKind
 from mama_spark.contracts.errors import Unavailable
@@ -25,8 +21,11 @@ from mama_spark.nats.connection.pool import POOL
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.bridge_suite import publish
 from mama_spark.testing.waiting import eventually
+from nats.aio.client import Client
 
+from tests.support.nats.client_closing import close_abandoned
 from tests.support.nats.nats_servers import Admin
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture
@@ -66,59 +65,46 @@ def test_micro_batches_share_a_connection_and_other_options_and_forks_have_their
     publish_one(broker.url)
 
 
-def test_a_client_closed_for_good_is_an_event(broker: NatsServer) -> None:
-    """Only who has it can close it; a connection of our own connects again."""
-
-    def work(bridge: AttachedBridge, close: Callable[[], object]) -> set[EventKind]:
-        bridge.open()
-        close()
-        events = eventually(lambda: bridge.poll(60).events, "it is told")
-        bridge.close()
-        return {event.kind for event in [*events, *bridge.poll(0).events]}
-
-    async def main() -> set[EventKind]:
-        client, loop = await nats.connect(broker.url), asyncio.get_running_loop()
-        bridge = AttachedBridge.attach(client.jetstream(), client=client, loop=loop)
-        close = lambda: asyncio.run_coroutine_threadsafe(client.close(), loop).result(60)  # noqa: E731
-        return await asyncio.to_thread(work, bridge, close)
-
-    assert EventKind.CLOSED in asyncio.run(main())
-    publish_one(broker.url)
-
-
-def test_a_users_own_connection_is_used_and_left_as_it_was(broker: NatsServer) -> None:
+def test_a_users_own_connection_is_used_over_a_cut_and_left_as_it_was_and_its_end_is_told(broker: NatsServer) -> None:
     """Its callbacks, too. Who names client and loop needs a context only to be told why nothing is acknowledged."""
+    rows, client, kinds = MessageBatch.of(["s.a"] * 300, [b"x"] * 300), Client(), list[EventKind]()
 
-    async def quiet(_: Exception | None = None) -> None: ...
+    async def quiet() -> None: ...
 
-    async def main() -> tuple[int, bool]:
-        theirs = {"error_cb": quiet, "disconnected_cb": quiet, "reconnected_cb": quiet, "closed_cb": quiet}
-        client = await nats.connect(broker.url, **theirs)
-        js = client.jetstream()
-        loop = asyncio.get_running_loop()
-        on_loop = AttachedBridge.attach(js, client=client, dedup=False)
-        on_loop.open()  # on the client's own loop: may not block
+    async def failed(_: Exception) -> None:
+        close_abandoned(client)
 
-        def work(bridge: NatsBridge) -> int:
-            return len(publish(bridge, MessageBatch.of(["s.a"] * 300, [b"x"] * 300)).sequence)
+    theirs: dict[str, Any] = dict.fromkeys(("disconnected_cb", "reconnected_cb", "closed_cb"), quiet)
+    theirs["error_cb"] = failed
 
-        acked = await asyncio.to_thread(work, on_loop)
+    def work(on_loop: AttachedBridge, loop: asyncio.AbstractEventLoop) -> None:
+        def tells(kind: EventKind) -> None:
+            while kind not in kinds:
+                kinds.extend(event.kind for event in bridge.poll(0.1).events)
+
+        assert len(publish(on_loop, rows).sequence) == 300
         on_loop.close()
+        bridge = AttachedBridge.attach(object(), client=client, loop=loop, dedup=False)
+        bridge.open()
+        proxy.cut()
+        tells(EventKind.RECONNECTED)
+        assert kinds == [EventKind.DISCONNECTED, EventKind.RECONNECTED]
+        assert len(publish(bridge, rows).sequence) == 300
+        assert all(getattr(client, f"_{name}") is callback for name, callback in theirs.items())
+        ours = asyncio.run_coroutine_threadsafe(client.jetstream().publish("s.mine", b"still works"), loop)
+        assert ours.result(60).seq == 601
+        asyncio.run_coroutine_threadsafe(client.close(), loop).result(60)
+        tells(EventKind.CLOSED)
+        bridge.close()
 
-        def elsewhere() -> int:
-            bridge = AttachedBridge.attach(object(), client=client, loop=loop, dedup=False)
-            bridge.open()
-            n = work(bridge)
-            bridge.close()
-            return n
+    async def main() -> None:
+        await client.connect(proxy.url, reconnect_time_wait=0.05, **theirs)
+        on_loop = AttachedBridge.attach(client.jetstream(), client=client, dedup=False)
+        on_loop.open()  # on the client's own loop: may not block
+        await asyncio.to_thread(work, on_loop, asyncio.get_running_loop())
 
-        acked += await asyncio.to_thread(elsewhere)
-        assert all(getattr(client, f"_{name}") is quiet for name in theirs)
-        ack = await js.publish("s.mine", b"still works")
-        await client.close()
-        return acked, ack.seq == 601
-
-    assert asyncio.run(main()) == (600, True)
+    with Proxy(broker.url) as proxy:
+        asyncio.run(main())
 
 
 def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
@@ -138,18 +124,6 @@ def test_serve_says_ready_serves_and_ends(tmp_path: Path) -> None:
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
-
-
-def test_serve_that_is_told_to_end_leaves_no_process_behind() -> None:
-    """Of Ctrl-C, ``tests/unit/cli/commands/test_cli.py`` says the same."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "mama_spark.cli", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        port = int(process.stdout.readline().split()[1].rsplit(":", 1)[1])
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    eventually(lambda: not listening(port), "the port is free")
 
 
 def test_a_server_ends_with_the_process_that_started_it() -> None:
@@ -181,22 +155,6 @@ def test_a_server_that_is_started_again_waits_for_its_port(broker: NatsServer, t
             eventually(lambda: b"address already in use" in broker.log.read_bytes(), "it has tried")
         starting.result(60)
     publish_one(broker.url)
-
-
-@pytest.mark.own_server
-def test_a_paused_server_stands_still_at_once(nats_server: NatsServer) -> None:
-    for _ in range(3):
-        nats_server.pause()
-        tasks = Path(f"/proc/{nats_server.pid}/task").glob("*/stat")
-        assert {task.read_text().rpartition(")")[2].split()[0] for task in tasks} == {"T"}
-        nats_server.resume()
-        eventually(lambda: listening_says(nats_server.port), "it goes on")
-
-
-def listening_says(port: int) -> bool:
-    """The server greets, so that it runs."""
-    with socket.create_connection(("127.0.0.1", port), 60) as s:
-        return s.recv(4) == b"INFO"
 
 
 def listening(port: int) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +15,14 @@ from mama_spark.nats.jetstream import server_probe
 from mama_spark.nats.jetstream.server_probe import SentTo, why_unfenced
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.nats.settings import NatsSettings
+from mama_spark.testing.waiting import TIMEOUT
 
 from tests.support.nats.nats_servers import Admin
 from tests.support.ports import lasting_port
+from tests.support.tables import each
 
 ANOTHER, ELSE = {"name": "another", "id": "another process"}, "another one answers there"
+REFUSES = b"INFO {}\r\n-ERR 'Authorization Violation'\r\n"
 without_name = pytest.mark.own_server(name="")
 
 
@@ -65,19 +69,34 @@ def test_a_server_that_answers(
         assert not admin.info("T")["state"]["last_seq"], "what it is asked with is not stored"
 
 
-def test_a_server_that_refuses_the_login_is_told_so(tmp_path: Path) -> None:
-    with NatsServer(tmp_path, config="authorization { user: me, password: mine }") as server:
-        known = SentTo(server.name, "id", server.url.removeprefix("nats://"), True)
-        found = why_unfenced(NatsSettings((server.url,), connect_timeout=5.0), known, {"T": "t.a"})["T"]
-        assert server.ask("varz")["total_connections"] == 1, "there is no connection beside its own"
-    assert "it cannot be asked: the server refuses the credentials: Authorization Violation" in found
+@each(
+    "own, says, why",
+    [
+        pytest.param(True, None, None, id="it is gone"),
+        pytest.param(False, None, "nothing listens there, which may be the word of a proxy", id="gone, behind a proxy"),
+        pytest.param(True, b"", "server 'n' at {} may still have messages: it does not answer", id="it is silent"),
+        pytest.param(True, REFUSES, "it cannot be asked: the server refuses the credentials", id="it lets nobody in"),
+    ],
+)
+def test_a_server_that_is_gone_silent_or_closed_to_us(own: bool, says: bytes | None, why: str | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as there, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_probe, "SETTLE", 0.01)
+        address = f"127.0.0.1:{lasting_port() if says is None else there.getsockname()[1]}"
 
+        def answer() -> None:
+            peer, _ = there.accept()
+            with peer, suppress(ConnectionError):
+                peer.sendall(says or b"")
+                while peer.recv(4_096):
+                    pass
 
-def test_a_server_that_is_gone_and_one_that_is_silent(settings: NatsSettings, server: SentTo) -> None:
-    gone = replace(server, address=f"127.0.0.1:{lasting_port()}")
-    assert not why_unfenced(settings, gone, {"T": "t.a"})
-    assert "the word of a proxy" in why_unfenced(settings, replace(gone, own=False), {"T": "t.a"})["T"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        found = why_unfenced(replace(settings, connect_timeout=0.2), replace(server, address=address), {"T": "t.a"})
-    assert found["T"] == f"server {server.name!r} at {address} may still have messages: it does not answer"
+        with ThreadPoolExecutor(1) as beside:
+            answered = None if says is None else beside.submit(answer)
+            settings = NatsSettings((f"nats://{address}",), connect_timeout=TIMEOUT if says else 0.2)
+            found = why_unfenced(settings, SentTo("n", "id", address, own), {"T": "t.a"})
+            assert (why.format(address) in found["T"]) if why else not found
+            if answered is not None:
+                answered.result(TIMEOUT)
+        there.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            there.accept()  # there is no connection beside its own

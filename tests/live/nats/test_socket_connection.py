@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import select
-import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from typing import Any
 import pytest
 from mama_spark.contracts.errors import NoResponders, Unavailable
 from mama_spark.nats import NatsSettings
-from mama_spark.nats.connection.socket_connection import SocketConnection
-from mama_spark.nats.jetstream.answers import ApiError
 from mama_spark.nats.protocol.frames import PublishFrames
 from mama_spark.nats.protocol.parser import Frame
 from mama_spark.nats.read.tail import Asked
@@ -27,45 +24,37 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import TIMEOUT, eventually
 
 from tests.support.memory import alone
+from tests.support.nats.connections import OpenConnection, connected
 from tests.support.nats.nats_servers import make_certificates
 from tests.support.ports import lasting_port
 from tests.support.proxy import Proxy
 
-SOON: dict[str, Any] = {"connect_timeout": 0.3}
+
+def settings(*urls: str, **options: Any) -> NatsSettings:
+    return NatsSettings(urls, **options)
+
+
+def to(server: socket.socket) -> OpenConnection:
+    """A connection that nobody has driven yet."""
+    return OpenConnection(settings(f"nats://127.0.0.1:{server.getsockname()[1]}"))
 
 
 @contextmanager
-def opened(*urls: str, **options: Any) -> Iterator[SocketConnection]:
-    connection = SocketConnection(NatsSettings(urls, **options))
-    connection.open()
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def until(connection: SocketConnection, done: Callable[[], bool]) -> None:
-    def look() -> bool:
-        connection.drive(0.01)
-        return done()
-
-    eventually(look, "it is so")
-
-
-def echoes(connection: SocketConnection) -> bool:
-    """A message goes to the server and comes back."""
-    got: list[Frame] = []
-    sid = connection.subscribe("echo.>", got.append, TIMEOUT)
-    assert sid is not None
-    connection.publish("echo.a", b"hi", headers={"K": "v"})
-    connection.ping(TIMEOUT)
-    connection.unsubscribe(sid)
-    return [(frame.payload, frame.headers) for frame in got] == [(b"hi", [("K", "v")])]
+def greeted() -> Iterator[tuple[OpenConnection, socket.socket]]:
+    """A connection, and its other end, which has greeted as a server does and reads nothing by itself."""
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(to(server)) as connection:
+        connection.drive(0)
+        peer, _ = server.accept()
+        with peer:
+            peer.settimeout(TIMEOUT)
+            peer.sendall(b"INFO {}\r\nPONG\r\n")
+            connection.until(lambda: connection.up)
+            yield connection, peer
 
 
 def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> None:
-    with opened(nats_server.url) as connection:
-        assert echoes(connection)
+    with connected(settings(nats_server.url)) as connection:
+        assert connection.echoes()
         answer = connection.requests.request("$JS.API.INFO", b"", TIMEOUT)
         assert answer is not None
         assert b"account_info_response" in answer.payload
@@ -76,10 +65,14 @@ def test_requests_are_answered_refused_or_nobodys(nats_server: NatsServer) -> No
             connection.requests.request("silent", b"", 0.05)
 
 
-def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> None:
-    """Each gets the answers to its own requests, also if another one reads them."""
-    with opened(nats_server.url) as connection, ThreadPoolExecutor(4) as threads:
+def test_threads_that_share_a_connection_take_turns_and_none_waits_for_another(nats_server: NatsServer) -> None:
+    """Each gets the answers to its own requests, also if another one reads them; one comes behind all others."""
+    with connected(settings(nats_server.url)) as connection, ThreadPoolExecutor(5) as threads:
+        held: list[bytes] = []
+        connection.subscribe("held", lambda frame: held.append(frame.reply or b""), TIMEOUT)
         connection.subscribe("echo.*", lambda f: connection.publish((f.reply or b"").decode(), f.payload), TIMEOUT)
+        waiting = threads.submit(connection.requests.request, "held", b"", TIMEOUT)
+        eventually(lambda: held, "the request is there")
 
         def ask(number: int) -> bool:
             wanted = b"%d" % number * 1000
@@ -87,45 +80,19 @@ def test_threads_that_share_a_connection_take_turns(nats_server: NatsServer) -> 
             return answer is not None and answer.payload == wanted
 
         assert all(threads.map(ask, range(400)))
-
-
-def test_who_waits_does_not_keep_a_connection_from_others(nats_server: NatsServer) -> None:
-    """Here the answer comes only when somebody else has asked."""
-    with opened(nats_server.url) as connection, ThreadPoolExecutor(1) as threads:
-        held: list[bytes] = []
-        connection.subscribe("held", lambda frame: held.append(frame.reply or b""), TIMEOUT)
-        waiting = threads.submit(connection.requests.request, "held", b"", TIMEOUT)
-        eventually(lambda: held, "the request is there")
-        assert connection.requests.request("$JS.API.INFO", b"", TIMEOUT) is not None
+        assert not waiting.done()
         connection.publish(held[0].decode(), b"at last")
         answer = waiting.result(TIMEOUT)
         assert answer is not None
         assert answer.payload == b"at last"
 
 
-def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
-    with opened(nats_server.url) as connection:
-        for call, body, expected in (
-            ("INFO", None, "streams"),
-            ("STREAM.INFO.S", {"deleted_details": True}, "stream not found"),
-        ):
-            asked = Asked(connection, call, body, TIMEOUT)
-            found: list[str] = []
-
-            def come(asked: Asked = asked, found: list[str] = found) -> bool:
-                try:
-                    found += asked.answer() or ()
-                except ApiError as e:
-                    found.append(e.description)
-                return bool(found)
-
-            eventually(come, "the answer is there")
-            assert expected in found
-        connection.subscribe("$JS.API.silent", lambda _: None, TIMEOUT)
-        late = Asked(connection, "silent", None, 0.0)
+def test_a_request_that_is_not_waited_for_ends_with_its_time_or_its_connection() -> None:
+    with greeted() as (connection, _):
+        late, lost = Asked(connection, "silent", None, 0.0), Asked(connection, "silent", None, TIMEOUT)
         with pytest.raises(Unavailable, match=r"no answer to \$JS.API.silent"):
             late.answer()
-        lost = Asked(connection, "silent", None, TIMEOUT)
+        assert lost.answer() is None
         connection.close()
         with pytest.raises(Unavailable):
             lost.answer()
@@ -134,28 +101,24 @@ def test_a_request_that_is_not_waited_for(nats_server: NatsServer) -> None:
         assert not len(connection.answers), "nothing waits for an answer any more"
 
 
-# --- TLS -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("first", ["false", "true", "auto", '"300ms"'])
+@pytest.mark.parametrize("first", ["choice", "false", "true", "auto", '"300ms"'])
 def test_tls_begins_as_the_server_wants_it(first: str, tmp_path: Path) -> None:
-    """And a client with a certificate."""
+    """And a client with a certificate; also where the server leaves TLS to its clients."""
     certs = make_certificates(tmp_path / "tls")
     config = certs.verifying.replace("}", f"  handshake_first: {first}\n}}")
+    if first == "choice":
+        config = f"{certs.verifying}\nallow_non_tls: true"
     files = {"tls_ca": str(certs.ca), "tls_cert": str(certs.cert), "tls_key": str(certs.key)}
     with NatsServer(tmp_path / "n", config=config, jetstream=None) as server:
-        for handshake_first in {"false": (False,), "true": (True,)}.get(first, (False, True)):
-            with opened(server.url, tls_handshake_first=handshake_first, **files) as connection:
-                assert echoes(connection)
+        for handshake_first in {"auto": (False, True), '"300ms"': (False, True), "true": (True,)}.get(first, (False,)):
+            with connected(settings(server.url, tls_handshake_first=handshake_first, **files)) as connection:
+                assert connection.echoes()
                 got: list[Frame] = []
                 connection.subscribe("large", got.append, TIMEOUT)
                 for _ in range(8):
                     connection.publish("large", bytes(1_000_000))
-                until(connection, lambda: len(got) == 8)  # noqa: B023
+                connection.until(lambda: len(got) == 8)  # noqa: B023
                 assert server.ask("connz")["connections"][0]["tls_version"] == "1.3"
-
-
-# --- servers -------------------------------------------------------------------------------------------------------
 
 
 def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None:
@@ -172,15 +135,16 @@ def test_dead_members_of_a_list_are_passed_over(nats_server: NatsServer) -> None
         threading.Thread(target=answer, daemon=True).start()
         dead = [f"nats://127.0.0.1:{lasting_port()}", "nats://no.such.host.invalid"]
         dead += [f"nats://127.0.0.1:{s.getsockname()[1]}" for s in (silent, web)]
-        with opened(*dead, nats_server.url, connect_timeout=TIMEOUT) as connection:
-            assert echoes(connection)
+        with connected(settings(*dead, nats_server.url, connect_timeout=TIMEOUT)) as connection:
+            assert connection.echoes()
 
 
 def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port, closed = silent.getsockname()[1], lasting_port()
-        with pytest.raises(Unavailable) as refused, opened(f"nats://127.0.0.1:{closed}", f"127.0.0.1:{port}", **SOON):
-            pass
+        servers = settings(f"nats://127.0.0.1:{closed}", f"127.0.0.1:{port}", connect_timeout=0.3)
+        with pytest.raises(Unavailable) as refused:
+            OpenConnection(servers).open()
     text = str(refused.value)
     assert f"127.0.0.1:{closed}: " in text
     assert "Connection refused" in text
@@ -188,76 +152,40 @@ def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
     assert "does not greet as a NATS server does" in text
 
 
-def test_a_server_is_reached_by_its_address_of_ipv6(nats_server: NatsServer) -> None:
-    with Proxy(nats_server.url, host="::1") as proxy, opened(proxy.url) as connection:
-        assert echoes(connection)
-        proxy.cut()
-        connection.drive(TIMEOUT, lambda: not connection.up)
-        until(connection, lambda: connection.up)
-        assert echoes(connection)
-
-
-def test_a_server_that_is_away_is_found_again_and_subscriptions_with_it(tmp_path: Path) -> None:
-    with NatsServer(tmp_path / "n") as server, opened(server.url) as connection:
-        got: list[Frame] = []
-        connection.subscribe("a", got.append, TIMEOUT)
-        for _ in range(3):
-            server.kill()
-            until(connection, lambda: not connection.up)
-            with pytest.raises(Unavailable):
+@pytest.mark.parametrize("way", ["cut", "reset", "IPv6", pytest.param("killed", marks=pytest.mark.own_server)])
+def test_a_connection_that_breaks_is_made_again_and_its_subscriptions_with_it(
+    nats_server: NatsServer, way: str
+) -> None:
+    with Proxy(nats_server.url, host="::1" if way == "IPv6" else "127.0.0.1") as proxy:
+        breaks = {"reset": proxy.reset, "killed": nats_server.kill}.get(way, proxy.cut)
+        with connected(settings(nats_server.url if way == "killed" else proxy.url)) as connection:
+            got: list[Frame] = []
+            connection.subscribe("a", got.append, TIMEOUT)
+            for _ in range(3):
+                breaks()
+                connection.drive(TIMEOUT, lambda: not connection.up)
+                with pytest.raises(Unavailable, match="not connected"):
+                    connection.publish("a", b"")
+                if way == "killed":
+                    nats_server.start()
+                connection.until(lambda: connection.up)
                 connection.publish("a", b"")
-            server.start()
-            until(connection, lambda: connection.up)
-            connection.publish("a", b"")
-            connection.ping(TIMEOUT)
-        assert len(got) == 3
+                connection.ping(TIMEOUT)
+            assert len(got) == 3
 
 
-def test_a_lame_duck_is_left_for_the_server_that_its_cluster_announces(tmp_path: Path) -> None:
-    route = lasting_port()
-    duck = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
-    first = f'cluster {{ name: c, listen: "127.0.0.1:{route}" }}\n{duck}'
-    second = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats://127.0.0.1:{route}"] }}\n'
-    with (
-        NatsServer(tmp_path / "a", name="a", config=first, jetstream=None) as a,
-        NatsServer(tmp_path / "b", name="b", config=second, jetstream=None) as b,
-        opened(a.url) as connection,
-    ):
-        until(connection, lambda: f"port={b.port}," in str(connection.driver.servers.servers))
-        os.kill(a.pid, signal.SIGUSR2)
-        until(connection, lambda: connection.up and connection.info.name == "b")
-        assert echoes(connection)
-
-
-@pytest.mark.parametrize("fault", [Proxy.cut, Proxy.reset], ids=["cut", "reset"])
-def test_a_way_that_breaks_is_gone_again(nats_server: NatsServer, fault: Callable[[Proxy], None]) -> None:
-    with Proxy(nats_server.url) as proxy, opened(proxy.url) as connection:
-        for _ in range(5):
-            fault(proxy)
-            connection.drive(TIMEOUT, lambda: not connection.up)
-            assert not connection.up
-            until(connection, lambda: connection.up)
-        assert echoes(connection)
-
-
-@pytest.mark.own_server
-def test_attempts_that_did_not_come_about_are_closed_at_once(nats_server: NatsServer) -> None:
+def test_attempts_that_did_not_come_about_are_closed_at_once() -> None:
     """Also while nothing is collected: a server that comes and goes must not cost a socket each time."""
     gc.disable()
     try:
-        with opened(nats_server.url) as connection:
-            nats_server.kill()
-            with socket.create_server(("127.0.0.1", nats_server.port)) as impostor:
-                impostor.setblocking(False)
-                for _ in range(3):
-                    until(connection, lambda: readable(impostor))
-                    peer, _ = impostor.accept()
-                    with peer:
-                        peer.shutdown(socket.SHUT_WR)  # instead of a greeting
-                        until(connection, lambda: readable(peer))  # noqa: B023
-                        assert peer.recv(4_096) == b""
-            nats_server.start()
-            until(connection, lambda: connection.up)
+        with socket.create_server(("127.0.0.1", 0)) as impostor, closing(to(impostor)) as connection:
+            for _ in range(3):
+                connection.until(lambda: readable(impostor))
+                peer, _ = impostor.accept()
+                with peer:
+                    peer.shutdown(socket.SHUT_WR)  # instead of a greeting
+                    connection.until(lambda: readable(peer))  # noqa: B023
+                    assert peer.recv(4_096) == b""
     finally:
         gc.enable()
 
@@ -266,26 +194,22 @@ def readable(one: socket.socket) -> bool:
     return bool(select.select([one], [], [], 0)[0])
 
 
-@pytest.mark.own_server
-def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_it_does_not(
-    nats_server: NatsServer,
-) -> None:
+def test_what_must_not_arrive_any_more_ends_a_connection_and_what_is_asked_over_it_does_not() -> None:
     frame = b"PUB a 1\r\nx\r\n"
-    with opened(nats_server.url) as connection:
-        lost = connection.loss()
+    with greeted() as (connection, peer):
+        lost, came, sock = connection.loss(), b"", connection.driver._socket
+        assert sock is not None
         connection.write(PublishFrames([frame], len(frame)))
-        connection.ping(TIMEOUT)
-        nats_server.pause()
-        try:
-            while not connection.unwritten:
-                connection.publish("asked", bytes(1_000_000))
-            connection.driver.abort_unsent("over")
-            assert not lost()
-            connection.write(PublishFrames([frame], len(frame)))
-            connection.driver.abort_unsent("over")
-            assert lost()
-        finally:
-            nats_server.resume()
+        while frame not in came:
+            came += peer.recv(4_096)
+        eventually(lambda: not sock.unsent, "its arrival is confirmed")
+        while not connection.unwritten:
+            connection.publish("asked", bytes(1_000_000))
+        connection.driver.abort_unsent("over")
+        assert not lost()
+        connection.write(PublishFrames([frame], len(frame)))
+        connection.driver.abort_unsent("over")
+        assert lost()
 
 
 # --- what is left behind -------------------------------------------------------------------------------------------
@@ -302,11 +226,11 @@ def sockets() -> set[str]:
 
 
 def _open_and_close(url: str, times: int) -> None:
-    with opened(url) as connection:
-        assert echoes(connection)
+    with connected(settings(url)) as connection:
+        assert connection.echoes()
     before = descriptors(), threading.active_count()
     for _ in range(times):
-        with opened(url):
+        with connected(settings(url)):
             assert (descriptors(), threading.active_count()) == (before[0] + 1, before[1])
     assert (descriptors(), threading.active_count()) == before
 
@@ -317,7 +241,7 @@ def test_connections_leave_neither_descriptors_nor_threads(nats_server: NatsServ
 
 def _fork(url: str) -> None:
     before = sockets()
-    with opened(url) as connection, ThreadPoolExecutor(1) as threads:
+    with connected(settings(url)) as connection, ThreadPoolExecutor(1) as threads:
         (mine,) = sockets() - before
         entered, forked = threading.Event(), threading.Event()
 
@@ -343,7 +267,7 @@ def _fork(url: str) -> None:
         process.join(TIMEOUT)
         forked.set()
         driving.result(TIMEOUT)
-        assert echoes(connection), "the parent's goes on"
+        assert connection.echoes(), "the parent's goes on"
 
 
 def test_a_fork_inherits_nothing(nats_server: NatsServer) -> None:

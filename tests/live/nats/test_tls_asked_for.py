@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +35,8 @@ INFO = b'INFO {"server_id":"x","version":"2.11.0","max_payload":1048576,"auth_re
 class PlainListener:
     """A server without TLS, which writes down what clients send to it."""
 
-    def __init__(self, port: int = 0) -> None:
-        self._socket = socket.create_server(("127.0.0.1", port))
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.clients = 0
         self.received = b""
@@ -67,24 +69,11 @@ class PlainListener:
         self._thread.join(TIMEOUT)
 
 
-@contextmanager
-def listening(port: int = 0) -> Iterator[PlainListener]:
-    listener = PlainListener(port)
-    try:
-        yield listener
-    finally:
-        listener.close()
-
-
-@pytest.mark.parametrize("how", ["scheme", "SCHEME", "authority", "key"])
-def test_a_server_without_tls_gets_nothing_and_no_password(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "files"), [("TLS", ()), ("nats", ("tls_ca",)), ("nats", ("tls_cert", "tls_key"))])
+def test_a_server_without_tls_gets_nothing_and_no_password(scheme: str, files: tuple[str, ...], tmp_path: Path) -> None:
     certs = make_certificates(tmp_path)
-    asked: dict[str, Any] = {
-        "authority": {"tls_ca": str(certs.ca)},
-        "key": {"tls_cert": str(certs.cert), "tls_key": str(certs.key)},
-    }.get(how, {})
-    with listening() as listener:
-        scheme = {"scheme": "tls", "SCHEME": "TLS"}.get(how, "nats")
+    asked: dict[str, Any] = {name: str(getattr(certs, name.removeprefix("tls_"))) for name in files}
+    with closing(PlainListener()) as listener:
         url = f"{scheme}://127.0.0.1:{listener.port}"
         settings = NatsSettings((url,), user="bob", password="secret", **asked)
         with pytest.raises(ConfigError, match="does not offer it: nothing was sent"), connected(settings):
@@ -93,23 +82,12 @@ def test_a_server_without_tls_gets_nothing_and_no_password(how: str, tmp_path: P
         assert listener.received == b""
 
 
-def test_a_server_that_lost_its_tls_gets_nothing_at_a_reconnect(tmp_path: Path) -> None:
-    certs = make_certificates(tmp_path / "tls")
-    login = "authorization { user: bob, password: secret }\n"
-    with NatsServer(tmp_path / "n", config=login + certs.config) as server:
-        url = server.url.replace("nats:", "tls:")
-        with connected(NatsSettings((url,), user="bob", password="secret", tls_ca=str(certs.ca))) as client:
-            server.stop()
-            with listening(server.port) as listener:
-                client.until(lambda: listener.clients > 1)  # it came back more than once
-                assert listener.received == b""
-
-
 @contextmanager
 def two_servers(folder: Path, certs: Certificates, of_second: str) -> Iterator[list[NatsServer]]:
     """A cluster whose first server wants TLS and a login."""
     route = lasting_port()
-    first = f'cluster {{ name: c, listen: "127.0.0.1:{route}" }}\n{certs.config}'
+    soon = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n'
+    first = f'{soon}cluster {{ name: c, listen: "127.0.0.1:{route}" }}\n{certs.config}'
     second = f'cluster {{ name: c, listen: "127.0.0.1:-1", routes: ["nats://127.0.0.1:{route}"] }}\n{of_second}'
     login = "\nauthorization { user: bob, password: secret }\n"
     with (
@@ -120,39 +98,33 @@ def two_servers(folder: Path, certs: Certificates, of_second: str) -> Iterator[l
         yield [a, b]
 
 
-@pytest.mark.parametrize("login", ["options", "url"])
-def test_a_member_of_a_cluster_that_has_no_tls_gets_nothing(login: str, tmp_path: Path) -> None:
+def test_a_member_of_a_cluster_that_has_no_tls_gets_nothing(tmp_path: Path) -> None:
     """One that the client was not given, but heard of from the server that it was connected to."""
     certs = make_certificates(tmp_path / "tls")
-    with listening() as listener, ExitStack() as ends:
-        advertised = f'client_advertise: "127.0.0.1:{listener.port}"'
-        first, _ = ends.enter_context(two_servers(tmp_path, certs, advertised))
-        given: dict[str, Any] = {"user": "bob", "password": "secret"} if login == "options" else {}
-        url = first.url.replace("nats://", "tls://" if given else "tls://bob:secret@")
-        client = ends.enter_context(connected(NatsSettings((url,), tls_ca=str(certs.ca), **given)))
+    with closing(PlainListener()) as listener, ExitStack() as ends:
+        first, _ = ends.enter_context(two_servers(tmp_path, certs, f'client_advertise: "127.0.0.1:{listener.port}"'))
+        url = first.url.replace("nats://", "tls://bob:secret@")
+        client = ends.enter_context(connected(NatsSettings((url,), tls_ca=str(certs.ca))))
         client.until(lambda: f"127.0.0.1:{listener.port}" in client.servers)
         first.stop()
-        client.until(lambda: listener.clients > 1)
+        client.until(lambda: listener.clients > 1)  # it came back more than once
         assert listener.received == b""
 
 
-def test_a_login_of_the_url_counts_for_members_that_a_cluster_announces(tmp_path: Path) -> None:
-    """Else the first reconnect to one of these is refused."""
+def test_a_lame_duck_is_left_for_the_server_that_its_cluster_announces_with_tls_and_the_login_of_the_url(
+    tmp_path: Path,
+) -> None:
     certs = make_certificates(tmp_path / "tls")
     with ExitStack() as ends:
-        nodes = ends.enter_context(two_servers(tmp_path, certs, certs.config))
-        url = nodes[0].url.replace("nats://", "tls://bob:secret@")
+        duck, other = ends.enter_context(two_servers(tmp_path, certs, certs.config))
+        url = duck.url.replace("nats://", "tls://bob:secret@")
         client = ends.enter_context(connected(NatsSettings((url,), tls_ca=str(certs.ca))))
-        client.until(lambda: any(server.endswith(f":{nodes[1].port}") for server in client.servers))
-        nodes[0].stop()
-
-        def users() -> list[str | None]:
-            """Without a name: the connection is listed, and has not logged in yet."""
-            return [c.get("authorized_user") for c in nodes[1].ask("connz?auth=true")["connections"]]
-
-        client.until(lambda: users() == ["bob"])
-        (connection,) = nodes[1].ask("connz?auth=true")["connections"]
-        assert connection["tls_version"]
+        client.until(lambda: any(server.endswith(f":{other.port}") for server in client.servers))
+        os.kill(duck.pid, signal.SIGUSR2)
+        client.until(lambda: client.up and client.info.name == "b")
+        assert client.echoes()
+        (connection,) = other.ask("connz?auth=true")["connections"]
+        assert (connection["authorized_user"], bool(connection["tls_version"])) == ("bob", True)
 
 
 def test_no_client_of_nats_py_is_made() -> None:
@@ -166,17 +138,6 @@ def test_no_client_of_nats_py_is_made() -> None:
         )
     }
     assert makers == set()
-
-
-def test_a_server_where_tls_is_a_choice_is_used_with_tls(tmp_path: Path) -> None:
-    certs = make_certificates(tmp_path / "tls")
-    optional = certs.config.rstrip() + "\nallow_non_tls: true\n"
-    with (
-        NatsServer(tmp_path / "n", config=optional) as server,
-        connected(NatsSettings((server.url.replace("nats:", "tls:"),), tls_ca=str(certs.ca))),
-    ):
-        (connection,) = server.ask("connz")["connections"]
-        assert connection["tls_version"]
 
 
 #: What goes wrong with TLS -> server, options without ``tlsCa``, and what the error says to do.
