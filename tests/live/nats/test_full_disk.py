@@ -11,7 +11,9 @@ import contextlib
 import logging
 import resource
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mama_spark.contracts.errors import BackgroundTaskFailed
@@ -33,15 +35,6 @@ pytestmark = [
 WINDOW = 256
 
 
-def fill_the_disk(server: NatsServer, driver: Driver, admin: Admin, batches: int) -> None:
-    """Messages that fit, then the limit, then batches that do not."""
-    admin.create_stream("S", ["s.>"])
-    driver.begin(["s.a"], 10)
-    limit_files(server)
-    for _ in range(batches):
-        driver.put(["s.a"], 2000)
-
-
 def test_silence_is_one_outage_whatever_the_size_of_the_task_and_says_that_nothing_is_stored(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,8 +43,10 @@ def test_silence_is_one_outage_whatever_the_size_of_the_task_and_says_that_nothi
         Admin(nats_server.url) as admin,
         Driver(nats_server.url, window=WINDOW, wait_timeout=1.0, deadline=4.0, ack_mode="message") as driver,
     ):
-        fill_the_disk(nats_server, driver, admin, 1)
-        driver.put(["s.a"], 2000)
+        admin.create_stream("S", ["s.>"])
+        driver.begin(["s.a"], 10)
+        limit_files(nats_server)
+        driver.put(["s.a"], 4_000)
         with pytest.raises(BackgroundTaskFailed) as ended:
             driver.drain()
         text = str(ended.value)
@@ -95,33 +90,39 @@ def test_a_server_that_was_started_on_a_full_disk_refuses_with_the_cause_and_the
     fresh_message_gets_through(nats_server.url, "s.new", dedup=False)
 
 
+@pytest.mark.parametrize("replicas", [1, pytest.param(3, marks=pytest.mark.thorough)])
 def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(
-    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, replicas: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A leader stays one, and silent, until then."""
     caplog.set_level(logging.WARNING, "mama_spark")
-    with Admin(nats_server.url) as admin:
-        with Driver(
-            nats_server.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, on_outage=OnOutage.WAIT,
-            ack_mode="message",
-        ) as driver:  # fmt: skip
+    config = {"name": "S", "subjects": ["s.>"], "num_replicas": replicas, "storage": "file"}
+    options: dict[str, Any] = {"window": WINDOW, "wait_timeout": 0.5, "deadline": 1.0, "ack_mode": "message"}
+    with ExitStack() as ends:
+        there = ends.enter_context(NatsServer(tmp_path) if replicas == 1 else Cluster(tmp_path))
+        admin = ends.enter_context(Admin(there.url))
+        eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
+        leader = str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader"))
+        server = there if isinstance(there, NatsServer) else there.node(leader)
+        with Driver(there.url, on_outage=OnOutage.WAIT, **options) as driver:
             publisher = driver.publisher
             assert publisher is not None
-            fill_the_disk(nats_server, driver, admin, 2)
+            driver.begin(["s.a"], 10)
+            limit_files(server)
+            for _ in range(2):
+                driver.put(["s.a"], 2_000)
             eventually(lambda: publisher.outage_cause, "the cause is found")
-            assert "answers, but stores nothing" in publisher.outage_cause
-            sends = driver.counters.sends
-            eventually(lambda: driver.counters.sends > sends, "it goes on trying")
-            limit_files(nats_server, resource.RLIM_INFINITY)
-            acked = driver.counters.acked
-            sends = driver.counters.sends
+            assert "answers, but stores nothing: stream 'S' stays at sequence" in publisher.outage_cause
+            limit_files(server, resource.RLIM_INFINITY)
+            acked, sends = driver.counters.acked, driver.counters.sends
             eventually(lambda: driver.counters.sends > sends, "it tries when there is room again")
             assert driver.counters.acked == acked, "a server whose write failed stores nothing until its restart"
-            nats_server.restart()
+            server.restart()
             driver.drain()
             assert driver.events() == {"acked": driver.sent}, driver.reasons[:3]
             driver.conserved(admin)
         assert any("messages are acknowledged again" in r.getMessage() for r in caplog.records)
-    fresh_message_gets_through(nats_server.url, "s.new")
+        fresh_message_gets_through(there.url, "s.new")
 
 
 def test_a_managed_publisher_says_that_nothing_is_stored_in_the_log_and_in_its_errors(
@@ -143,32 +144,3 @@ def test_a_managed_publisher_says_that_nothing_is_stored_in_the_log_and_in_its_e
         assert "each message fails at its own deadline" in warned
     finally:
         harness.close()
-
-
-@pytest.mark.thorough
-def test_a_leader_of_three_replicas_whose_disk_is_full_loses_and_doubles_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It stays the leader, and silent, until it is restarted."""
-    caplog.set_level(logging.WARNING, "mama_spark")
-    config = {"name": "S", "subjects": ["s.>"], "num_replicas": 3, "storage": "file"}
-    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
-        eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
-        leader = cluster.node(str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader")))
-        with Driver(
-            cluster.url, window=WINDOW, wait_timeout=0.5, deadline=1.0, on_outage=OnOutage.WAIT, ack_mode="message"
-        ) as driver:
-            publisher = driver.publisher
-            assert publisher is not None
-            driver.begin(["s.a"], 10)
-            limit_files(leader)
-            for _ in range(2):
-                driver.put(["s.a"], 2_000)
-            eventually(lambda: publisher.outage_cause, "the cause is found")
-            limit_files(leader, resource.RLIM_INFINITY)
-            leader.restart()
-            driver.drain()
-            assert driver.events() == {"acked": driver.sent}, driver.reasons[:3]
-            driver.conserved(admin)
-    said = [r.getMessage() for r in caplog.records if "nothing was acknowledged for" in r.getMessage()]
-    assert "answers, but stores nothing: stream 'S' stays at sequence" in said[0]
