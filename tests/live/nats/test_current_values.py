@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from nats.js.kv import KeyValue
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.nats.mamasub import StreamQuery, read, rows_of
-from tests.support.nats.nats_cluster import Cluster, await_replicas
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.subscribe_harness import plain, store
 
@@ -78,15 +76,6 @@ def test_what_another_client_does_to_keys_is_read(nats_server: NatsServer, admin
     assert {row["topic"]: (row["sequence"], row["operation"]) for row in of_topics} == {
         f"$KV.all.{key}": (revision, "put") for key, (_, revision, _) in there.items()
     }
-
-
-def test_a_mirror_of_a_bucket_has_the_keys_of_its_origin(nats_server: NatsServer, admin: Admin) -> None:
-    kv = bucket(admin, "origin")
-    admin._run(kv.put("a.b", b"1"))
-    admin.api("STREAM.CREATE.KV_copy", {"name": "KV_copy", "mirror": {"name": "KV_origin"}})
-    eventually(lambda: admin.info("KV_copy")["state"]["last_seq"] == 1, "the mirror has caught up")
-    for pattern in (">", "a.*"):
-        assert keys(read(nats_server.url, bucket="copy", topics=pattern)) == {"a.b": (b"1", 1, "put")}
 
 
 @contextlib.contextmanager
@@ -158,30 +147,6 @@ def read_all(url: str, **options: str) -> tuple[int, list[dict[str, Any]]]:
     return max(row["revision"] for row in rows), rows
 
 
-@pytest.mark.thorough
-def test_a_snapshot_is_the_state_at_its_sequence_whichever_replica_is_late(tmp_path: Path) -> None:
-    config = {"name": "KV_three", "subjects": ["$KV.three.>"], "num_replicas": 3}
-    topics = [f"$KV.three.{key}" for key in range(2_000)]
-    found = []
-    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
-        eventually(lambda: "error" not in admin.api("STREAM.CREATE.KV_three", config), "three peers are known")
-        store(admin, "KV_three", [(topic, b"first", None) for topic in topics])
-        await_replicas(admin, "KV_three")
-        for node in cluster.nodes:
-            node.kill()
-            with changing(admin, topics):
-                for _ in range(2):
-                    found.append(read_all(cluster.url, bucket="three"))
-                node.spawn()
-                for _ in range(3):  # it catches up meanwhile, and may have the consumers
-                    found.append(read_all(cluster.url, bucket="three"))
-            node.wait_ready()
-        history = read(cluster.url, bucket="three", latestPerTopic="false")
-    for snapshot, rows in found:
-        assert keys(rows) == state_at(snapshot, history)
-    assert all(len(rows) == len(topics) for _, rows in found)
-
-
 def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was_asked(
     nats_server: NatsServer, admin: Admin
 ) -> None:
@@ -197,45 +162,6 @@ def test_all_that_is_current_is_found_though_it_has_changed_since_the_stream_was
         store(admin, "CHANGED", topics)
         found = current_records(read_newest(log._logs, log.info, [], True))
     assert found.sequences.tolist() == list(range(10_001, 20_001))
-
-
-def test_a_stream_is_its_snapshot_in_parts_then_each_change_once_whatever_restarts(
-    nats_server: NatsServer, admin: Admin
-) -> None:
-    url, options = nats_server.url, {"bucket": "parts", "maxOffsetsPerTrigger": "4"}
-    kv, run = bucket(admin, "parts", history=5), admin._run
-    for key in range(10):
-        run(kv.put(f"k{key}", b"%d" % key))
-    run(kv.delete("k9"))
-    query = StreamQuery(url, **options)
-    parts = [query.batch(limited=True)]
-    for change in (kv.put("k1", b"changed"), kv.put("k8", b"changed"), kv.delete("k0"), kv.put("new", b"")):
-        run(change)
-    for _ in range(3):
-        query = StreamQuery(url, query.offset, **options)
-        parts.append(query.batch(limited=True))
-    assert [[(row["key"], row["operation"]) for row in rows] for rows in parts] == [
-        [("k0", "put"), ("k1", "put"), ("k2", "put"), ("k3", "put")],
-        [("k4", "put"), ("k5", "put"), ("k6", "put"), ("k7", "put")],
-        [],  # k8 has changed since, k9 was deleted before
-        [("k1", "put"), ("k8", "put"), ("k0", "delete"), ("new", "put")],
-    ]
-    assert query.batch() == []
-
-
-@pytest.mark.parametrize(("rounds", "tasks"), [(1, 3), (4, 1)])
-def test_tasks_share_a_listed_snapshot_unless_its_records_are_few_among_others(
-    nats_server: NatsServer, admin: Admin, rounds: int, tasks: int
-) -> None:
-    name, topics = f"KV_shared{rounds}", [f"$KV.shared{rounds}.{key}" for key in range(90)]
-    admin.create_stream(name, [f"$KV.shared{rounds}.>"], max_msgs_per_subject=5)
-    store(admin, name, [(topic, b"first", None) for topic in rounds * topics])
-    query = StreamQuery(nats_server.url, bucket=f"shared{rounds}", minPartitions="3")
-    store(admin, name, [(topic, b"changed", None) for topic in topics[::2]])
-    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    planned = query.reader.partitions(query.offset, end)
-    rows = [row["revision"] for row in rows_of(query.reader, planned)]
-    assert (len(planned), sorted(rows)) == (tasks, [90 * (rounds - 1) + n for n in range(1, 91)])
 
 
 def test_a_bucket_that_is_made_again_brings_changes_and_its_checkpoint_goes_on(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.nats import NatsBridge, NatsSettings
-from mama_spark.nats.jetstream import answers, client
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.publishing import outage_reporter
 from mama_spark.publishing.resilient_publisher import ResilientPublisher
@@ -47,24 +46,6 @@ def test_the_next_publisher_on_the_connection_makes_it_again(
         admin.api("STREAM.DELETE.S")
 
 
-def test_it_is_made_again_although_the_server_still_removes_the_old_one(
-    nats_server: NatsServer, admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy, read_answer = [True, True], answers.answer_of
-
-    def removing(data: bytes) -> Any:
-        answer = read_answer(data)
-        if answer.get("type", "").endswith("stream_create_response") and busy:
-            busy.pop()
-            return {"error": {"code": 500, "err_code": 10049, "description": "it is being removed"}}
-        return answer
-
-    monkeypatch.setattr(client, "answer_of", removing)
-    publish_one(nats_server, 1, stream="S")
-    assert not busy
-    assert stored(admin) == [1]
-
-
 @pytest.mark.parametrize("mode", ["message", "batch"])
 def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
     nats_server: NatsServer, admin: Admin, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -95,16 +76,3 @@ def test_a_publisher_that_never_gives_up_says_what_it_waits_for(
     order = list if mode == "batch" else sorted  # single messages may be stored while the one before them is refused
     assert order(stored(admin)) == [2, 3]
     assert not any("gives up" in r.getMessage() for r in caplog.records)
-
-
-def test_the_next_publisher_that_never_gives_up_makes_it_again(nats_server: NatsServer, admin: Admin) -> None:
-    settings = NatsSettings((nats_server.url,), stream="S", create_stream=True, ack_mode="batch", ordered=True)
-    for n in (1, 2):
-        writer = ResilientPublisher(lambda: NatsBridge(settings), wait_timeout=1.0)
-        try:
-            assert writer.write(batch(n))
-            assert writer.drain(60)
-        finally:
-            writer.close()
-        assert stored(admin) == [n]
-        admin.api("STREAM.DELETE.S")

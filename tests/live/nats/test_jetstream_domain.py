@@ -154,11 +154,10 @@ accounts {
 """
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_the_streams_of_another_account_are_written_and_read_by_its_prefix(tmp_path: Path, ids: bool) -> None:
+def test_the_streams_of_another_account_are_written_and_read_by_its_prefix(tmp_path: Path) -> None:
     with NatsServer(tmp_path / "nats", config=ACCOUNTS) as server:
         url = server.url.replace("//", "//b:p@")
-        with Admin(server.url, user="a", password="p") as admin, Driver(url, js_api_prefix="JS.a", dedup=ids) as driver:
+        with Admin(server.url, user="a", password="p") as admin, Driver(url, js_api_prefix="JS.a") as driver:
             admin.create_stream("S", ["s.>"], allow_batched=True)
             driver.put(["s.a"], 500)
             driver.drain()

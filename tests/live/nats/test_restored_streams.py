@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from itertools import product
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from mama_spark.contracts.errors import DataLost
 from mama_spark.nats.server.nats_server import NatsServer
 
-from tests.support.nats import mamasub
 from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.mamasub import StreamQuery
 from tests.support.nats.nats_servers import Admin
@@ -81,13 +79,6 @@ def test_what_was_stored_under_sequences_that_were_read_is_no_silent_loss(server
             assert batch(end) == (end, [])
 
 
-#: What is read: everything, by the name of a stream, by topics, by a pattern, packed or not.
-READERS: dict[str, Callable[[str], dict[str, str]]] = {
-    "stream": lambda name: {"stream": name},
-    "topics": lambda name: {"topics": f"{name}.*"},
-    "one topic": lambda name: {"stream": name, "topics": f"{name}.a"},
-}
-PACKS: list[dict[str, str]] = [{}, {"pack": "lines", "packMaxRows": "2"}]
 MODES: list[dict[str, str]] = [
     {"ackMode": "message"},
     {"ackMode": "batch"},
@@ -95,48 +86,6 @@ MODES: list[dict[str, str]] = [
     {"pack": "lines", "packMaxRows": "2"},
     {"ackMode": "batch", "pack": "arrow", "packMaxRows": "2"},
 ]
-
-
-def test_readers_of_all_kinds_notice(server: RestoredServer) -> None:
-    """A batch read has no position: it reads what is there. A position without a time, as of an older version, is read
-    on, and shows only that a stream is shorter."""
-    cells = {f"R{n}": cell for n, cell in enumerate(product(READERS.values(), PACKS))}
-    with Admin(server.url) as admin:
-        for name in cells:
-            admin.create_stream(name, [f"{name}.>"])
-
-    def numbers(rows: list[dict[str, Any]]) -> list[int]:
-        return sorted(int(row["value"]) for row in rows)
-
-    def publish(some: range) -> None:
-        for name, (_, pack) in cells.items():
-            server.publish(some, f"{name}.a", **pack)
-
-    publish(range(4))
-    server.back_up()
-    publish(range(4, 12))
-    known: dict[str, Any] = {}
-    for name, (reader, _) in cells.items():
-        query = StreamQuery(server.url, **reader(name))
-        assert numbers(query.batch()) == list(range(12))
-        known[name] = json.loads(json.dumps(query.offset))
-    for new in (4, 20):
-        server.restore()
-        publish(range(100, 100 + new))
-        for name, (reader, _) in cells.items():
-            options = reader(name)
-            assert numbers(mamasub.read(server.url, **options)) == [*range(4), *range(100, 100 + new)]
-            with pytest.raises(DataLost, match="its sequences went back" if new == 20 else "its last sequence is"):
-                StreamQuery(server.url, known[name], **options).batch()
-            going_on = StreamQuery(server.url, known[name], failOnDataLoss="false", **options)
-            assert numbers(going_on.batch()) == list(range(100, 100 + new))
-            (position,) = known[name].values()
-            older = StreamQuery(server.url, {name: {key: position[key] for key in ("next", "identity")}}, **options)
-            if new == 20:
-                assert older.batch()
-            else:
-                with pytest.raises(DataLost, match="its last sequence is"):
-                    older.batch()
 
 
 @pytest.mark.parametrize("way", ["batch", "stream", "retry"])

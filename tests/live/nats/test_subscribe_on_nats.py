@@ -67,20 +67,3 @@ def test_few_permissions_do_when_the_stream_is_named_and_too_few_are_no_loss(tmp
             read(blind)
         with pytest.raises(ConfigError, match="no permission"):
             blind.reader.partitions(start, narrow.offset)
-
-
-def test_the_limit_of_a_micro_batch_counts_what_matches_the_topics(nats_server: NatsServer) -> None:
-    with Admin(nats_server.url) as admin:
-        admin.create_stream("MIXED", ["mixed.>"])
-        for _ in range(30):
-            store(admin, "MIXED", plain("mixed.noise", 9) + plain("mixed.wanted", 1))
-        store(admin, "MIXED", plain("mixed.noise", 50))
-    limited, before = query(nats_server.url, topics="mixed.wanted", maxOffsetsPerTrigger="10"), None
-    found: list[list[int]] = []
-    while limited.offset != before:
-        before = limited.offset
-        found.append(read(limited, limited=True))
-    assert [n for batch in found for n in batch] == list(range(10, 301, 10))
-    assert max(map(len, found)) <= 10
-    assert len(found) <= 5 + 1, "a batch is about as large as it may be, and the last one finds that nothing follows"
-    assert limited.offset["MIXED"]["next"] == 351
