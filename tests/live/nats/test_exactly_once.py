@@ -6,9 +6,8 @@ import os
 import re
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,8 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mama_spark.contracts.errors import ConfigError, Unavailable
-from mama_spark.nats.ledger import NatsBatchLedger
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.nats.protocol.acks import AckColumns
 from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.publish.bridge import NatsBridge
@@ -27,11 +25,9 @@ from mama_spark.testing.waiting import eventually
 from tests.support.nats.forgotten_ids import WINDOW, forget_ids
 from tests.support.nats.mamasub import read
 from tests.support.nats.nats_accounts import SharedNatsCluster
-from tests.support.nats.nats_cluster import Cluster
 from tests.support.nats.nats_servers import Admin
 from tests.support.spark.attempts import STREAM, Query, batches, rows, values
 
-NAMES = [pytest.param(name, marks=pytest.mark.own_server(name=name)) for name in ("mama", "")]
 PACKS = [{}, {"pack": "lines", "packMaxRows": "7"}, {"pack": "arrow", "packMaxRows": "7", "packCompression": "zstd"}]
 
 
@@ -48,13 +44,10 @@ def stored(admin: Admin) -> Counter[tuple[str, bytes]]:
 
 @pytest.mark.parametrize(
     ("options", "more"),
-    [
-        ({"exactlyOnce": "false"}, set()),
-        ({}, {"mama-batch-ends", "mama-batch-lease"}),
-        ({"exactlyOnce": "false", "announce": "true", "announceCounts": "1m"}, {"mama-announcer", "mama-progress"}),
-    ],
+    [({"exactlyOnce": "false"}, set()), ({}, {"mama-batch-ends", "mama-batch-lease"}),
+     ({"exactlyOnce": "false", "announce": "true", "announceCounts": "1m"}, {"mama-announcer", "mama-progress"})],
     ids=["usual", "exactlyOnce", "announce"],
-)
+)  # fmt: skip
 def test_a_partition_starts_these_threads(
     nats_server: NatsServer, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     options: dict[str, str], more: set[str],
@@ -112,30 +105,6 @@ def test_a_repetition_stores_what_is_missing_behind_what_is_there(nats_server: N
     assert numbers == [n for n in range(100) if n not in (3, 50)] + [3, 50, *range(100, 120)]
 
 
-def test_a_repeated_task_uses_the_claims_of_its_first_attempt(nats_server: NatsServer, admin: Admin) -> None:
-    query, same = Query(nats_server.url), [("once.0", b"the same")] * 10
-    query.attempt(same[:4], run="first")
-    forget_ids(admin)
-    query.attempt(same[:3], partition=1, run="second")
-    forget_ids(admin)
-    again = query.attempt(same[:3], partition=1, run="second", attempt=1)
-    other = query.attempt(same[3:], partition=0, run="second")
-    assert (again.counts.duplicates, other.counts.duplicates) == (3, 1)
-    assert stored(admin) == Counter(same)
-
-
-def test_two_attempts_at_once_store_each_row_once(nats_server: NatsServer, admin: Admin) -> None:
-    """The second one waits as long as the first one renews its marker, and then finds everything."""
-    query = Query(nats_server.url, {"waitTimeout": "30s"})  # a lease that a slow thread renews in time, too
-    slow = threading.Thread(target=lambda: query.attempt(batches(rows(0, 200), 20, 0.3)))
-    slow.start()
-    eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
-    second = query.attempt(rows(0, 200), attempt=1)
-    slow.join()
-    assert second.counts.duplicates == 200
-    assert stored(admin) == Counter(rows(0, 200))
-
-
 def test_an_attempt_that_stood_still_publishes_nothing_when_another_has_taken_over(
     nats_server: NatsServer, admin: Admin
 ) -> None:
@@ -156,15 +125,6 @@ def test_an_attempt_that_stood_still_publishes_nothing_when_another_has_taken_ov
     assert stored(admin) == Counter(rows(0, 2_000))
 
 
-def test_a_run_that_was_replaced_publishes_nothing_more(nats_server: NatsServer, admin: Admin) -> None:
-    query = Query(nats_server.url)
-    query.attempt(rows(0, 10), run="old")
-    query.attempt(rows(0, 10), run="new")
-    with pytest.raises(Unavailable, match="another run of the same write has taken batch 7 over"):
-        query.attempt(rows(10, 20), partition=1, run="old")
-    assert stored(admin) == Counter(rows(0, 10))
-
-
 def test_what_was_removed_before_it_was_read_back_ends_the_task(nats_server: NatsServer, admin: Admin) -> None:
     query = Query(nats_server.url)
     query.attempt(rows(0, 100))
@@ -178,39 +138,6 @@ def test_what_was_removed_before_it_was_read_back_ends_the_task(nats_server: Nat
     forget_ids(admin)
     report = query.with_options(onRetention="publish").attempt(rows(0, 100), attempt=2)
     assert (report.counts.acked, report.counts.duplicates) == (100, 90)
-
-
-def test_a_batch_that_is_older_than_the_last_one_is_refused(nats_server: NatsServer, admin: Admin) -> None:
-    query = Query(nats_server.url, {"txnAppId": "job", "txnVersion": "5"}, batch=None)
-    query.attempt(rows(0, 10))
-    query.with_options(txnVersion="6").attempt(rows(10, 20))
-    report = query.attempt(rows(0, 10))
-    assert "batch 5 is older than batch 6" in (report.fatal or "")
-    assert "(txnVersion must rise: 5 < 6)" in (report.fatal or "")
-    assert stored(admin) == Counter(rows(0, 20))
-
-
-def test_other_options_than_the_first_run_had_are_refused(nats_server: NatsServer, admin: Admin) -> None:
-    query = Query(nats_server.url)
-    query.attempt(rows(0, 10), run="old")
-    packed = query.with_options(pack="lines").attempt(rows(0, 10), run="new")
-    assert "was begun as one message a row" in (packed.fatal or "")
-    renamed = query.with_options(idPrefix="other").attempt(rows(0, 10), run="newer")
-    assert "Set option idPrefix as it was" in (renamed.fatal or "")
-
-
-def test_rows_of_two_streams_are_found_among_those_of_others(nats_server: NatsServer, admin: Admin) -> None:
-    admin.create_stream("OTHER", ["other.>"], duplicate_window=WINDOW)
-    both = [row for n in range(100) for row in (("once.a", b"%d" % n), ("other.a", b"%d" % n))]
-    ours, theirs = (
-        Query(nats_server.url, {"txnAppId": name, "txnVersion": "1"}, batch=None) for name in ("us", "them")
-    )
-    ours.attempt(both[:80])
-    theirs.attempt(both)
-    forget_ids(admin)
-    assert ours.attempt(both).counts.duplicates == 80
-    for name, topic in ((STREAM, "once.a"), ("OTHER", "other.a")):
-        assert values(admin.messages(name)) == Counter([row for row in both if row[0] == topic] * 2)
 
 
 def test_ids_of_a_column_and_dead_letters_are_stored_once(nats_server: NatsServer, admin: Admin) -> None:
@@ -246,7 +173,10 @@ def test_who_reads_where_a_connection_may_only_have_the_subscription_that_writes
     assert admin.info(STREAM)["state"]["messages"] == 10
 
 
-@pytest.mark.parametrize("name", NAMES, ids=["named", "without a name"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.own_server(name=name), id=name or "without a name") for name in ("mama", "")],
+)
 def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
     nats_server: NatsServer, admin: Admin, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,23 +207,6 @@ def test_what_a_killed_server_had_stored_is_looked_for_before_it_is_sent_again(
         assert stored(after) == Counter(wanted)
 
 
-@pytest.mark.parametrize("name", NAMES, ids=["named", "without a name"])
-def test_a_repetition_goes_on_when_the_server_was_started_again(
-    nats_server: NatsServer, admin: Admin, name: str
-) -> None:
-    query, wanted = Query(nats_server.url), rows(0, 600)
-    first = get_context("fork").Process(target=query.attempt, args=(batches(wanted, 20, 1.0),))
-    first.start()
-    eventually(lambda: admin.info(STREAM)["state"]["messages"], "it publishes")
-    first.kill()
-    first.join()
-    nats_server.kill()
-    nats_server.start()
-    assert query.attempt(wanted, attempt=1).counts.acked == 600
-    with Admin(nats_server.url) as after:
-        assert stored(after) == Counter(wanted)
-
-
 def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_lose_and_double_nothing(
     nats_cluster: SharedNatsCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,37 +223,13 @@ def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_
             return real(self, batch, first)  # type: ignore[arg-type]
 
         monkeypatch.setattr(NatsBridge, "send", send)
-        read, real_read = [0], NatsBatchLedger.bounds
-
-        def bounds(self: NatsBatchLedger, stream: str) -> object:
-            read[0] += 1
-            found = real_read(self, stream)
-            if read[0] > 2:
-                admin.api(f"STREAM.LEADER.STEPDOWN.{STREAM}")
-            return found
-
         query = Query(nats_cluster.url, {"maxInFlight": "64"})
         query.attempt(rows(0, 400))
         forget_ids(admin, config["duplicate_window"])
-        monkeypatch.setattr(NatsBatchLedger, "bounds", bounds)
         again = query.attempt(rows(0, 600), attempt=1)
         assert again.counts.duplicates >= 400
         assert stored(admin) == Counter(rows(0, 600))
         assert admin.info("MAMA_BATCHES")["config"]["num_replicas"] == 3
-
-
-def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server: NatsServer, admin: Admin) -> None:
-    def refused(says: str) -> None:
-        assert says in (Query(nats_server.url).attempt(rows(0, 10)).fatal or "")
-        assert not admin.info(STREAM)["state"]["messages"]
-
-    admin.create_stream("TAKEN", ["MAMA_BATCHES.>"])
-    refused("option exactlyOnce needs the stream 'MAMA_BATCHES'")
-    admin.api("STREAM.DELETE.TAKEN")
-    admin.api(f"STREAM.DELETE.{STREAM}")
-    # the process has a connection by which it knew the stream
-    admin.create_stream(STREAM, ["once.>"], retention="workqueue")
-    refused("has the retention 'workqueue'")
 
 
 @pytest.mark.parametrize(
@@ -373,58 +262,3 @@ def test_a_stream_that_loses_markers_is_refused_and_one_that_keeps_them_too_shor
 def test_a_bridge_that_cannot_is_refused_on_the_driver() -> None:
     with pytest.raises(ConfigError, match="exactlyOnce"):
         Query("memory://").job()
-
-
-def test_a_stream_that_is_made_remembers_ids_for_seconds(nats_server: NatsServer) -> None:
-    Query(nats_server.url, {"createStream": "true"}).attempt(rows(0, 10))
-    with Admin(nats_server.url) as admin:
-        assert admin.info(STREAM)["config"]["duplicate_window"] == 2_000_000_000
-
-
-@pytest.mark.thorough
-def test_leaders_that_are_killed_while_rows_are_sent_and_read_back_lose_and_double_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted, config = rows(0, 3_000), {"name": STREAM, "subjects": ["once.>"], "num_replicas": 3}
-    config["duplicate_window"] = 1_000_000_000
-    with Cluster(tmp_path / "cluster") as cluster, Admin(cluster.url) as admin:
-        eventually(lambda: "error" not in admin.api(f"STREAM.CREATE.{STREAM}", config), "three peers are known")
-        restarts: list[threading.Thread] = []
-
-        def kill_leader() -> None:
-            leader = cluster.node(str(eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")))
-            leader.kill()
-
-            def restart() -> None:
-                time.sleep(3)
-                leader.start()
-
-            restarts.append(threading.Thread(target=restart))
-            restarts[-1].start()
-
-        strikes_at(monkeypatch, NatsBridge, "send", 5, kill_leader)
-        query = Query(cluster.url, {"maxInFlight": "128", "retryDeadline": "60s", "waitTimeout": "2s"})
-        query.attempt(wanted[:2_000])
-        for thread in restarts:
-            thread.join()
-        strikes_at(monkeypatch, NatsBatchLedger, "read", 1, kill_leader)
-        again = query.attempt(wanted, attempt=1)
-        for thread in restarts:
-            thread.join()
-        assert again.counts.acked == len(wanted)
-        assert again.counts.duplicates >= 2_000
-        eventually(lambda: admin.info(STREAM)["cluster"].get("leader"), "a leader")
-        assert stored(admin) == Counter(wanted)
-
-
-def strikes_at(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, call: int, strike: Callable[[], None]) -> None:
-    """Before the ``call``-th call of a method."""
-    real, calls = getattr(kind, method), [0]
-
-    def counted(self: object, *args: object, **kwargs: object) -> object:
-        calls[0] += 1
-        if calls[0] == call:
-            strike()
-        return real(self, *args, **kwargs)
-
-    monkeypatch.setattr(kind, method, counted)
