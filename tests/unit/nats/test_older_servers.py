@@ -29,7 +29,7 @@ def test_streams_are_made_with_fast_ingest_where_the_server_has_it(version: tupl
 
     api: Any = SimpleNamespace(connection=lambda: connected(version), request_all=answer)
     create(api, "S", ["s.>"], NatsSettings())
-    assert [body.get("allow_batched") for body in asked] == [batched]
+    assert [(body.get("allow_batched"), body["duplicate_window"]) for body in asked] == [(batched, 60 * 10**9)]
 
 
 @each("version, refused", [((2, 10), [1]), ((2, 11), []), ((3, 0), [])])

@@ -15,6 +15,7 @@ def test_ids_are_known_twice_as_long_as_messages_are_sent_again() -> None:
     warnings: list[str] = []
     router = StreamRouter(settings, warnings.append)
     assert duplicate_window(settings) == 120.0
+    assert duplicate_window(NatsSettings(exactly_once=True, wait_timeout=1.0)) == 2.0
     for window in (120.0, 119.0):
         router._validate(StreamInfo.of({"config": {"name": "S", "duplicate_window": int(window * 1e9)}}))
         assert len(warnings) == (window < 120.0)

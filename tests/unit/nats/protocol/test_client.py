@@ -10,7 +10,6 @@ import pytest
 from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.nats.protocol.client import _HANDLERS, PING_INTERVAL, ClientProtocol, State
 from mama_spark.nats.protocol.client_events import (
-    FATAL,
     Acked,
     Cause,
     Complaint,
@@ -197,15 +196,6 @@ def test_credentials_that_cannot_be_read_lose_the_connection_and_are_read_again(
 
 
 # --- errors --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", [*FATAL, "Attempted To Connect To Route Port"])
-def test_an_error_behind_which_the_server_closes_ends_the_connection(text: str) -> None:
-    for state in (State.AUTHENTICATING, State.UP):
-        (lost,) = made(state).receive(b"-ERR '%b'\r\n" % text.title().encode())
-        assert isinstance(lost, Lost)
-        assert lost.cause is FATAL.get(text, Cause.SERVER)
-        assert lost.text.lower() == text.lower()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from mama_spark.nats.protocol.client_events import Acked, Event, Lost, Received
 from mama_spark.nats.protocol.parser import Frame, read_frame
 from mama_spark.nats.protocol.records import DeliveryParser
 
-from tests.support.hostile_frames import hostile_frames
 from tests.support.memory import peak_of
 from tests.support.nats.client_protocol import (
     ACK,
@@ -115,44 +112,11 @@ def test_no_bytes_of_a_server_raise_or_bring_out_more_than_events(state: State, 
     assert client.state is State.CONNECTING, "usable again"
 
 
-HOSTILE = [frame for frame in (*FRAMES, *BAD) if len(frame) < 10_000]
+def receive_bad_frames() -> None:
+    for state in State:
+        for data in BAD:
+            made(state).receive(data)
 
 
-class Attacked:
-    """A client whose connections last until they are lost, or until the next eight frames."""
-
-    def __init__(self) -> None:
-        self.client, self._parser, self._sent = made(State.LOST), DeliveryParser(SID), 0
-        self.client.deliveries[SID] = partial(self._parser.take, most=100)
-
-    def read(self, frames: list[bytes]) -> None:
-        for at, data in enumerate(frames):
-            if at % 8 == 0 or self.client.lost:
-                self.client.closed("end")
-                self.client.connect(0.0, lambda _: LOGIN)
-                self.client.receive((b"", INFO, INFO + PONG)[at % 3])
-                self._parser.take_buffer()
-                self._sent = 0
-            self._sent += len(data)
-            self.client.receive(data)
-            assert len(self.client._rest) <= (0 if self.client.lost else self._sent)
-
-
-def read_hostile_frames() -> None:
-    Attacked().read(hostile_frames(HOSTILE, np.random.default_rng(22), 1_000))
-
-
-def test_hostile_frames_take_no_memory() -> None:
-    assert peak_of(read_hostile_frames).python < 4 << 20, "1.3 MB with the frames; 60 MB are announced"
-
-
-@pytest.mark.explore
-def test_a_million_hostile_frames_take_no_memory() -> None:
-    chance, attacked, process = np.random.default_rng(23), Attacked(), psutil.Process()
-    used = []
-    for _ in range(10):
-        for _ in range(100):
-            attacked.read(hostile_frames(HOSTILE, chance, 1_000))
-        gc.collect()
-        used.append(process.memory_info().rss)
-    assert used[-1] - used[1] < 16 << 20, f"memory by tenths: {[size >> 20 for size in used]} MiB"
+def test_announced_sizes_are_never_allocated() -> None:
+    assert peak_of(receive_bad_frames).python < 4 << 20, "60 MB are announced"

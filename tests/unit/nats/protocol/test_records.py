@@ -165,11 +165,6 @@ def test_headers_in_columns_are_those_read_one_by_one(blocks: list[bytes | None]
     assert column.null_count == expected.count(None)
 
 
-def test_a_topic_that_is_not_utf8_does_not_crash() -> None:
-    data = b"MSG s.\xff 7 %b 1\r\nx\r\n" % reply(1).encode()
-    assert columns(cut_all(data)).records.topics.to_pylist() == [r"s.\xff"]
-
-
 def test_a_gap_in_the_numbers_of_the_consumer_is_seen() -> None:
     one = NatsDelivery("s", None, b"")
     with pytest.raises(OutOfOrder):

@@ -7,27 +7,15 @@ nats.go (``nats_test.go``: ``TestParser*``, ``TestNormalizeError``, ``TestAsyncI
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
-from mama_spark.contracts.errors import TooLarge
-from mama_spark.nats.protocol.client import ClientProtocol, State
-from mama_spark.nats.protocol.client_events import Complaint, Denied, Event, Lost, Write
+from mama_spark.nats.protocol.client import State
+from mama_spark.nats.protocol.client_events import Cause, Complaint, Lost
 from mama_spark.nats.protocol.parser import Frame, ProtocolError, read_frame
 
+from tests.support.nats.client_protocol import kinds, made
 from tests.support.tables import each
-
-
-def up(info: bytes = b"{}") -> ClientProtocol:
-    client = ClientProtocol("me", "1")
-    client.connect(0.0, lambda _: {})
-    client.receive(b"INFO " + info + b"\r\n")
-    client.receive(b"PONG\r\n")
-    assert client.state is State.UP
-    return client
-
-
-def seen(event: Event) -> object:
-    return event.data if isinstance(event, Write) else type(event)
 
 
 @each(
@@ -35,7 +23,7 @@ def seen(event: Event) -> object:
     [
         *(b" PING\r\n", b"POO\r\n", b"Px\r\n", b"PIx\r\n", b"PINx\r\n", b"POx\r\n", b"PONx\r\n", b"ZOO\r\n"),
         *(b"Mx\r\n", b"MSx\r\n", b"MSGx\r\n", b"MSG  foo\r\n", b"MSG \r\n", b"MSG foo 1\r\n", b"MSG foo bar 1 baz\r\n"),
-        *(b"MSG foo 1 bar baz\r\n", b"MSG a\r\n", b"MSG a b c\r\n", b"+x\r\n", b"+Ox\r\n"),
+        *(b"MSG foo 1 bar baz\r\n", b"MSG a\r\n", b"MSG a b c\r\n", b"MSG a 1 1\r\nxy", b"+x\r\n", b"+Ox\r\n"),
         *(b"-x\r\n", b"-Ex\r\n", b"-ERx\r\n", b"-ERRx\r\n"),
         *(b"IxNFO {}\r\n", b"INxFO {}\r\n", b"INFxO {}\r\n", b"INFOx {}\r\n", b"INFO{}\r\n"),
     ],
@@ -86,46 +74,27 @@ def test_a_status_stands_in_the_first_line_of_the_headers(line: bytes, status: i
     assert (frame.status, frame.status_text) == (status, text)
 
 
-UP, LOST = State.UP, State.LOST
+@each("text", ["Invalid Subject", "Invalid Publish Subject", 'Permissions Violation for Publish with Reply of "a.b"'])
+def test_what_the_server_only_complains_of_costs_nothing(text: str) -> None:
+    assert kinds(made(State.UP).receive(b"-ERR '%b'\r\n" % text.encode())) == [Complaint]
 
 
 @each(
-    "data,state,events",
+    "cause,texts",
     [
-        (b"PING\r\n" * 3, UP, [b"PONG\r\n"] * 3),  # TestPingInterval
-        (b"PONG\r\n", UP, []),  # TestUnpromptedPong
-        (b"+OK\r\n+OK\r\nPING\r\n", UP, [b"PONG\r\n"]),  # TestVerbose*
-        # what the server says, and goes on:
-        (b"-ERR 'Invalid Subject'\r\n", UP, [Complaint]),  # TestProtoErr
-        (b"-ERR 'Invalid Publish Subject'\r\n", UP, [Complaint]),
-        (b"-ERR 'maximum subscriptions exceeded'\r\n", UP, [Complaint]),
-        (b"-ERR 'Permissions Violation for Publish to \"a.b\"'\r\n", UP, [Denied]),
-        (b"-ERR 'Permissions Violation for Publish with Reply of \"a.b\"'\r\n", UP, [Complaint]),
-        (b"-ERR 'Permissions Violation for Subscription to \"a.b\" using queue \"q\" (sid \"7\")'\r\n", UP, [Denied]),
-        (b"-ERR 'Permissions Violation for Subscription to \"a.b\" (sid \"7\")'\r\n", UP, [Denied]),
-        # and behind which it closes the connection:
-        *(
-            (b"-ERR '%b'\r\n" % text, LOST, [Lost])
-            for text in (
-                b"Authorization Violation", b"Authentication Timeout", b"User Authentication Expired",
-                b"Account Authentication Expired", b"User Authentication Revoked", b"Failed Account Registration",
-                b"maximum connections exceeded", b"maximum account active connections exceeded",
-                b"Maximum Payload Violation", b"maximum control line exceeded", b"Unknown Protocol Operation",
-                b"Secure Connection - TLS Required", b"Stale Connection", b"invalid client protocol",
-                b"Connection throttling is active. Please try again later.", b"attempted to connect to route port",
-            )
-        ),
+        (Cause.REFUSED, (
+            "Authorization Violation", "User Authentication Expired", "Account Authentication Expired",
+            "User Authentication Revoked",
+        )),
+        (Cause.SERVER, (
+            "Authentication Timeout", "Failed Account Registration", "maximum connections exceeded",
+            "maximum account active connections exceeded", "Maximum Payload Violation", "Slow Consumer",
+            "maximum control line exceeded", "Unknown Protocol Operation", "Secure Connection - TLS Required",
+            "Stale Connection", "invalid client protocol", "attempted to connect to route port",
+            "Connection throttling is active. Please try again later.",
+        )),
     ],
 )  # fmt: skip
-def test_a_client_does_what_the_server_expects(data: bytes, state: State, events: Sequence[object]) -> None:
-    client = up()
-    assert ([seen(event) for event in client.receive(data)], client.state) == (list(events), state)
-
-
-def test_a_smaller_limit_of_payloads_counts_from_when_it_is_announced() -> None:
-    """``TestAsyncInfoWithSmallerMaxPayload``, ``TestMaxPayload``: 100 bytes are taken, then no more."""
-    client = up(b'{"max_payload":101}')
-    assert client.send_message("a", bytes(101)) == b"PUB a 101\r\n%b\r\n" % bytes(101)
-    client.receive(b'INFO {"max_payload":100}\r\n')
-    with pytest.raises(TooLarge, match="101 bytes"):
-        client.send_message("a", bytes(101))
+def test_an_error_behind_which_the_server_closes_ends_the_connection(cause: Cause, texts: Sequence[str]) -> None:
+    for text, state in product(texts, (State.AUTHENTICATING, State.UP)):
+        assert made(state).receive(b"-ERR '%b'\r\n" % text.encode()) == [Lost(cause, text)]

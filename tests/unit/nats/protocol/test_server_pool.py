@@ -47,27 +47,8 @@ def test_a_round_tries_every_server_at_once_and_the_next_one_waits() -> None:
         assert tries[0][1] <= min(0.1 * 2 ** max(round_number - 1, 0), 0.5)
     servers.connected()
     assert 0 < servers.next()[1] <= 0.1
-
-
-def test_a_server_that_takes_logins_and_ends_connections_is_not_stormed() -> None:
-    """By simulated time: it is the only one, or one of several that are like it."""
-    for servers in (pool("a"), pool("a", "b", "c")):
-        now, logins = 0.0, 0
-        while now < 60:
-            servers.connected()
-            now, logins = now + servers.next()[1], logins + 1
-        assert 60 / 0.1 <= logins / len(servers) <= 60 / 0.05 + 1
-
-
-def test_a_day_of_reconnects_neither_storms_nor_sleeps() -> None:
-    """By simulated time: each server that is away for a day is asked two to four times a second, not by all at once."""
-    servers, now, tries = pool("a", "b"), 0.0, 0
-    while now < 86_400:
-        now += servers.next()[1] + 0.001
-        tries += 1
-    assert 2 * 86_400 < tries / 2 < 4 * 86_400
     others = [pool("a", seed=n) for n in range(9)]
-    assert len({[other.next() for _ in range(2)][1][1] for other in others}) == 9
+    assert len({[other.next() for _ in range(2)][1][1] for other in others}) == 9, "not all at once"
 
 
 def test_a_silent_server_is_tried_last_by_all_until_it_answers() -> None:

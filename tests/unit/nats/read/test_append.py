@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,45 +66,26 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def append(n: int, *, ids: bool) -> int | None:
+UNKNOWN, NOBODY, REFUSED = OutcomeUnknown("lost"), NoResponders("no leader"), Rejected("sealed", 400)
+
+
+@pytest.mark.parametrize(
+    ("n", "ids", "answers", "tokens"),
+    [
+        pytest.param(3, False, [7, 8, 9], [0, 1, 2], id="each when the one before it is stored"),
+        pytest.param(1, True, [UNKNOWN, 5], [0, 1], id="what may be stored goes again if it has an id"),
+        pytest.param(1, False, [UNKNOWN], [0], id="and else not"),
+        pytest.param(1, False, [NOBODY, 5], [0, 1], id="what is certainly not stored goes again"),
+        pytest.param(1, True, [NOBODY, 5], [0, 1], id="with an id, too"),
+        pytest.param(3, True, [1, REFUSED], [0, 1], id="a refusal for good ends it"),
+    ],
+)
+def test_records_are_appended_one_by_one_to_the_stream_of_the_log_which_is_never_made(
+    scripted: Make, n: int, ids: bool, answers: list[int | PublishError], tokens: list[int]
+) -> None:
+    bridge, last = scripted(*answers), answers[-1]
     batch = MessageBatch.of([TOPIC] * n, [b""] * n, ids=[str(i) for i in range(n)] if ids else None)
-    return appending.append(NatsSettings(stream="ANOTHER", create_stream=True), "LOG", batch, 60.0)
-
-
-def test_each_record_goes_when_the_one_before_it_is_stored(scripted: Make) -> None:
-    bridge = scripted(7, 8, 9)
-    assert append(3, ids=False) == 9
-    assert bridge.tokens == [0, 1, 2]
-
-
-def test_records_go_to_the_stream_of_the_log_which_is_never_made(scripted: Make) -> None:
-    bridge = scripted(1)
-    append(1, ids=True)
+    with pytest.raises(type(last)) if isinstance(last, PublishError) else nullcontext():
+        assert appending.append(NatsSettings(stream="ANOTHER", create_stream=True), "LOG", batch, 60.0) == last
+    assert bridge.tokens == tokens
     assert (bridge.settings.stream, bridge.settings.create_stream) == ("LOG", False)
-
-
-def test_a_record_that_may_be_stored_goes_again_if_it_has_an_id(scripted: Make) -> None:
-    bridge = scripted(OutcomeUnknown("the connection was lost"), 5)
-    assert append(1, ids=True) == 5
-    assert bridge.tokens == [0, 1]
-
-
-def test_a_record_that_may_be_stored_and_has_no_id_does_not_go_again(scripted: Make) -> None:
-    bridge = scripted(OutcomeUnknown("the connection was lost"), 5)
-    with pytest.raises(OutcomeUnknown):
-        append(1, ids=False)
-    assert bridge.tokens == [0]
-
-
-@pytest.mark.parametrize("ids", [False, True])
-def test_a_record_that_is_certainly_not_stored_goes_again(scripted: Make, ids: bool) -> None:
-    bridge = scripted(NoResponders("no leader"), 5)
-    assert append(1, ids=ids) == 5
-    assert bridge.tokens == [0, 1]
-
-
-def test_a_record_that_is_refused_for_good_ends_it(scripted: Make) -> None:
-    bridge = scripted(1, Rejected("sealed", 400))
-    with pytest.raises(Rejected):
-        append(3, ids=True)
-    assert bridge.tokens == [0, 1]
