@@ -76,6 +76,7 @@ def test_a_users_own_connection_is_used_over_a_cut_and_left_as_it_was_and_its_en
 
     theirs: dict[str, Any] = dict.fromkeys(("disconnected_cb", "reconnected_cb", "closed_cb"), quiet)
     theirs["error_cb"] = failed
+    soon: Any = 0.05
 
     def work(on_loop: AttachedBridge, loop: asyncio.AbstractEventLoop) -> None:
         def tells(kind: EventKind) -> None:
@@ -98,7 +99,7 @@ def test_a_users_own_connection_is_used_over_a_cut_and_left_as_it_was_and_its_en
         bridge.close()
 
     async def main() -> None:
-        await client.connect(proxy.url, reconnect_time_wait=0.05, **theirs)
+        await client.connect(proxy.url, reconnect_time_wait=soon, **theirs)
         on_loop = AttachedBridge.attach(client.jetstream(), client=client, dedup=False)
         on_loop.open()  # on the client's own loop: may not block
         await asyncio.to_thread(work, on_loop, asyncio.get_running_loop())

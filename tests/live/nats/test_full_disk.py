@@ -99,7 +99,8 @@ def test_what_waits_for_a_full_disk_is_stored_once_when_the_server_is_restarted(
     config = {"name": "S", "subjects": ["s.>"], "num_replicas": replicas, "storage": "file"}
     options: dict[str, Any] = {"window": WINDOW, "wait_timeout": 0.5, "deadline": 1.0, "ack_mode": "message"}
     with ExitStack() as ends:
-        there = ends.enter_context(NatsServer(tmp_path) if replicas == 1 else Cluster(tmp_path))
+        there: NatsServer | Cluster = NatsServer(tmp_path) if replicas == 1 else Cluster(tmp_path)
+        ends.enter_context(there)
         admin = ends.enter_context(Admin(there.url))
         eventually(lambda: "error" not in admin.api("STREAM.CREATE.S", config), "three peers are known")
         leader = str(eventually(lambda: admin.info("S")["cluster"].get("leader"), "a leader"))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from mama_spark.spark.sink.data_source import batch_writer
 from mama_spark.spark.sink.job import PartitionReport, TaskInfo
 from mama_spark.spark.sink.partition_writer import publish_partition
+from nats.js.errors import NoKeysError
 from nats.js.kv import KeyValue
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -62,3 +63,12 @@ def by_nats_py(url: str, work: Callable[[KeyValue], Awaitable[T]], bucket: str =
 
 def make(url: str, **config: Any) -> None:
     by_client(url, lambda js: js.create_key_value(bucket=config.pop("bucket", "B"), **config))
+
+
+async def certain(ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer of a method that watches: nats-py finds nothing when all came before it looked at its consumer."""
+    while True:
+        try:
+            return await ask()
+        except NoKeysError:
+            await asyncio.sleep(0.05)
