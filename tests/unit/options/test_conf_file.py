@@ -75,18 +75,15 @@ def test_a_secret_may_be_the_content_of_a_file(tmp_path: Path) -> None:
     assert (found["password"], found["token"]) == (" p${HOME}w", "xt")
 
 
-def test_what_is_not_text_is_not_shown(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named_and_what_is_not_text_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"s3cret\xff")
     path = write(tmp_path, f"[mamapub]\ntoken = '${{file:{tmp_path}/key}}'\n")
+    with pytest.raises(ConfigError, match=r"nothing\.toml"):
+        load(tmp_path / "nothing.toml")
     with pytest.raises(ConfigError, match="not UTF-8") as caught:
         load(path)
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.toml"):
-        load(tmp_path / "nothing.toml")
 
 
 @each("path", [p for p in sorted(CONF.glob("*.toml")) if re.search(r"^\[mama", p.read_text(), re.M)])
@@ -139,8 +136,7 @@ def test_values_stand_by_field_and_defaults_stay_out() -> None:
     [
         (1, r"^\[t\] is a table"),
         ({"max_rowz": 1}, r"^\[t\] unknown key 'max_rowz'; did you mean 'max_rows'\?$"),
-        ({"zz": 1}, "unknown key 'zz'; there are max_age, max_rows, pause, secret_key$"),
-        ({"host": "h"}, "unknown key 'host'"),
+        ({"host": "h"}, "unknown key 'host'; there are max_age, max_rows, pause, secret_key$"),
         ({"max_rows": 0}, r"^\[t\] max_rows must be from 1 to \d+, got 0$"),
         ({"secret_key": 17}, r"^\[t\] secret_key must be a text$"),
         ({"pause": 1}, r"^\[t\] the key max_rows is missing$"),
@@ -162,6 +158,3 @@ def test_variables_of_the_environment_are_replaced_in_texts(tmp_path: Path, monk
     path = tmp_path / "f.toml"
     path.write_text('[a]\nx = "${MAMA_WORD}!"\ny = ["${MAMA_WORD}", 1]\n[[b]]\nz = "$MAMA_WORD"\n')
     assert read_toml(path) == {"a": {"x": "hush!", "y": ["hush", 1]}, "b": [{"z": "$MAMA_WORD"}]}
-    path.write_text('[a]\nx = "${MAMA_NOT_SET}"\n')
-    with pytest.raises(ConfigError, match=r"f\.toml: \[a\] x: the environment variable MAMA_NOT_SET is not set"):
-        read_toml(path)

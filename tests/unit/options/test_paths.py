@@ -18,12 +18,10 @@ from tests.support.tables import each
         ("../log", "/work/job/../log", "/work/job/../log"),  # what .. leads to, links decide
         ("a:b", "/work/job/a:b", "/work/job/a:b"),
         ("/data/log", "/data/log", "/data/log"),
-        ("/data//log/", "/data//log/", "/data//log/"),
         ("file:///data/my%20log", "file:///data/my%20log", "/data/my log"),
         ("FILE:/data/log", "FILE:/data/log", "/data/log"),
         ("s3://bucket/log", "s3://bucket/log", None),
         ("abfss://c@account.dfs.core.windows.net/log", "abfss://c@account.dfs.core.windows.net/log", None),
-        ("dbfs:/log", "dbfs:/log", None),
     ],
 )
 def test_relative_paths_become_absolute_and_urls_stay(given: str, absolute: str, local: str | None) -> None:
@@ -43,14 +41,11 @@ def test_file_urls_that_are_not_absolute_are_refused(url: str) -> None:
 @each(
     ("log", "letters", "fine"),
     [
-        ("/data/log", "/data/letters", True),
         ("/data/log", "/data/log2", True),
         ("s3://a/log", "s3://b/log", True),
         ("/data/log", "/data/log", False),
         ("log", "/work/job/log/", False),
-        ("/data", "/data/letters", False),
         ("/data/log/here", "/data//log", False),
-        ("file:///data/log", "/data/log", False),
         ("s3://a/log", "s3://a/log/letters", False),
     ],
 )

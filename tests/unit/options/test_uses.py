@@ -31,44 +31,64 @@ TOPICS = {"topics": "a"}
     [
         # streams and batches
         (SUB, STREAM_READ, {**TOPICS, "endingOffsets": "latest"}, ["endingOffsets has no effect", "batches"]),
-        (SUB, BATCH_READ, {**TOPICS, "maxOffsetsPerTrigger": "1"}, ["maxOffsetsPerTrigger has no effect", "streams"]),
         (SUB, BATCH_READ, {**TOPICS, "MAXROWSPERTRIGGER": "1"}, ["maxRowsPerTrigger has no effect in a batch read"]),
-        (SUB, BATCH_READ, {**TOPICS, "progressConsumer": "x"}, ["progressConsumer has no effect in a batch read"]),
-        (SEE, BATCH_READ, {"startingOffsets": "latest"}, ["startingOffsets has no effect in a batch read"]),
         (SEE, BATCH_READ, {"failOnDataLoss": "false"}, ["failOnDataLoss has no effect in a batch read"]),
         (PUB, STREAM_WRITE, {"txnAppId": "a", "txnVersion": "1"}, ["txnAppId has no effect in a stream write"]),
         # what Spark hands over
         (PUB, BATCH_WRITE, {"path": "/out"}, ["option path, which .save()", "mamapub", "url names the server"]),
-        (PUB, STREAM_WRITE, {"path": "/out"}, ["option path", ".start()", "a stream write"]),
-        (SUB, ANY_READ, {**TOPICS, "path": "/in"}, ["option path", ".load()"]),
         (SUB, ANY_READ, {**TOPICS, "paths": '["/a","/b"]'}, ["option path"]),
         (PUB, BATCH_WRITE, {"checkpointLocation": "/c"}, ["checkpointLocation is of writeStream", "a batch write"]),
-        (SUB, STREAM_READ, {**TOPICS, "queryName": "q"}, ["queryName is of writeStream"]),
         # formats
         (SUB, ANY_READ, {**TOPICS, "flightLog": "/l"}, ["option flightLog is of mamapub, not of mamasub"]),
         (SUB, ANY_READ, {**TOPICS, "storage.region": "x"}, ["option storage.region is of mamapub"]),
         (SUB, ANY_READ, {**TOPICS, "eventsStream": "E"}, ["option eventsStream is of mamadiscovery and mamapub"]),
         (SUB, ANY_READ, {"topic": "a"}, ["option topic is of mamapub, not of mamasub", "'topics'"]),
-        (PUB, BATCH_WRITE, {"startingOffsets": "earliest"}, ["startingOffsets is of mamasub and mamadiscovery"]),
-        (PUB, BATCH_WRITE, {"topics": "a"}, ["option topics is of mamasub, not of mamapub", "'topic'"]),
         # middlewares
         (PUB, BATCH_WRITE, {"url": "mlp://h/s", "token": "t"}, ["token is for NATS", "of Malamute"]),
         (PUB, BATCH_WRITE, {"curveServerKey": "k"}, ["curveServerKey is for Malamute, and the url is of NATS"]),
-        (SUB, STREAM_READ, {"url": "mlp://h/s", "progressConsumer": "x"}, ["progressConsumer is for NATS"]),
-        (SEE, STREAM_READ, {"url": "mlp://h", "advisories": "false"}, ["advisories is for NATS"]),
         # options that need others
         (PUB, BATCH_WRITE, {"sourceName": "x"}, ["sourceName has no effect without announce=true"]),
-        (PUB, BATCH_WRITE, {"eventsStream": "E"}, ["eventsStream has no effect without announce=true"]),
         (PUB, STREAM_WRITE, {"errorTolerance": "all"}, ["errorTolerance has no effect without onError"]),
         (PUB, BATCH_WRITE, {"storage.region": "eu"}, ["storage.* has no effect without flightLog or deadLetterTable"]),
         (PUB, BATCH_WRITE, {"topicEvents": "off"}, ["topicEvents has no effect without flightLog or announce"]),
         (PUB, BATCH_WRITE, {"retryAttempts": "0", "retryBackoff": "1s"}, ["retryBackoff has no effect without retry"]),
         (SUB, ANY_READ, {**TOPICS, "unpack": "false", "failOnCorrupt": "true"}, ["failOnCorrupt has no effect with"]),
         (SUB, ANY_READ, {"stream": "T", "tango": "true", "unpack": "false"}, ["unpack has no effect with tango=true"]),
+        (SUB, ANY_READ, {"stream": "T", "omnm": "true", "unpack": "false"}, ["packs of the recorder are unpacked"]),
+        (SUB, ANY_READ, {**TOPICS, "includeDeleted": "true"}, ["includeDeleted has no effect without latestPerTopic"]),
+        (SUB, ANY_READ, {"bucket": "b", "unpack": "true"}, ["unpack has no effect with bucket"]),
+        (SUB, ANY_READ, {**TOPICS, "maxDecompressedBytes": "7"}, ["maxDecompressedBytes has no effect without decom"]),
+        (SUB, ANY_READ, {**TOPICS, "maxTriggerDelay": "5s"}, ["maxTriggerDelay has no effect without minOffsets"]),
+        (SUB, ANY_READ, {**TOPICS, "parallelism": "7", "minPartitions": "9"}, ["no effect with minPartitions"]),
+        (SUB, ANY_READ, {**TOPICS, "omnm": "true", "dictionary": "feed"}, ["dictionary has no effect without fields"]),
+        (SUB, ANY_READ, {**TOPICS, "fields": "a int"}, ["option fields is for messages of OpenMAMA: omnm=true"]),
         (SEE, STREAM_READ, {"tango": "true", "stream": "T", "discoveryTopic": "a"}, ["discoveryTopic has no effect"]),
+        # what is read, and from where
+        (SUB, ANY_READ, {}, ["option topics (or stream) is needed"]),
+        (SUB, ANY_READ, {"topics": "a..b"}, ["bad topic 'a..b'"]),
+        (SUB, ANY_READ, {"topics": "B.t.1*"}, ["* stands for one whole part", "Read 'B.t.*' and filter"]),
+        (SUB, ANY_READ, {"topics": "a.b>"}, ["Read 'a.>' and filter the rows"]),
+        (SUB, ANY_READ, {"url": "mlp://h", "pattern": "x"}, ["pattern needs a stream"]),
+        (SUB, ANY_READ, {"url": "mlp://h/s", "pattern": "x", **TOPICS}, ["topics and pattern exclude each other"]),
+        (SUB, ANY_READ, {"stream": "s", "pattern": "x"}, ["option pattern is for Malamute"]),
+        (SUB, ANY_READ, {"url": "memory://m", "bucket": "b"}, ["option bucket: memory has no key-value buckets"]),
+        (SUB, ANY_READ, {"streams": "s-*", "latestPerTopic": "true"}, ["latestPerTopic and streams exclude"]),
+        (SUB, ANY_READ, {"bucket": "b", "startingOffsets": "latest"}, ["and startingTimestamp have no effect with"]),
+        (SUB, ANY_READ, {**TOPICS, "startingOffsets": "tomorrow"}, ["must be one of earliest, latest, now"]),
+        (SUB, ANY_READ, {**TOPICS, "startingOffsets": '{"A": "x"}'}, ["wants a sequence"]),
+        (SUB, ANY_READ, {**TOPICS, "startingOffsets": "{A: 1}"}, ["option startingOffsets is not JSON"]),
+        (SUB, ANY_READ, {**TOPICS, "endingOffsets": "now", "endingTimestamp": "now"}, ["exclude each other"]),
+        (SUB, ANY_READ, {**TOPICS, "minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, ["must be at most"]),
+        # what becomes of messages
+        (SUB, ANY_READ, {**TOPICS, "mode": "permissive", "unpack": "false"}, ["option mode has no effect here"]),
+        (SUB, ANY_READ, {**TOPICS, "mode": "permissive", "failOnCorrupt": "true"}, ["mode and failOnCorrupt=true"]),
+        (SUB, ANY_READ, {**TOPICS, "decompress": "true", "tango": "true"}, ["decompress has no effect with tango"]),
+        (SUB, ANY_READ, {**TOPICS, "omnm": "true", "tango": "true"}, ["exclude each other"]),
     ],
 )  # fmt: skip
-def test_an_option_without_effect_is_an_error(name: str, use: Use, given: dict[str, str], parts: list[str]) -> None:
+def test_an_option_that_has_no_effect_or_does_not_go_with_others_is_an_error(
+    name: str, use: Use, given: dict[str, str], parts: list[str]
+) -> None:
     with pytest.raises(OptionError) as e:
         FORMATS[name].parse(given, use)
     assert all(part in str(e.value) for part in parts), str(e.value)
@@ -78,17 +98,10 @@ def test_an_option_without_effect_is_an_error(name: str, use: Use, given: dict[s
     ("name", "kafka", "ours"),
     [
         (SUB, "subscribe", "you mean topics"),
-        (SUB, "subscribePattern", "you mean topics"),
-        (SUB, "assign", "you mean stream"),
         (SUB, "kafka.bootstrap.servers", "you mean url"),
-        (SUB, "startingOffsetsByTimestamp", "you mean startingTimestamp"),
-        (SUB, "kafka.group.id", "you mean progressConsumer"),
         (SUB, "kafka.sasl.jaas.config", "you mean user and password"),
         (SUB, "kafka.fetch.min.bytes", "nothing here takes its place"),
-        (PUB, "kafka.acks", "you mean ackMode"),
-        (PUB, "kafka.bootstrap.servers", "you mean url"),
         (PUB, "subscribe", "nothing here takes its place"),
-        (PUB, "kafka.ssl.truststore.location", "you mean tlsCa"),
     ],
 )
 def test_names_of_kafka_s_connector_are_translated(name: str, kafka: str, ours: str) -> None:
@@ -107,11 +120,8 @@ def test_names_of_kafka_s_connector_are_translated(name: str, kafka: str, ours: 
         (PUB, BATCH_WRITE, {"url": "mlp://h/s", "createStream": "true"}),  # brokers make streams in any case
         (PUB, BATCH_WRITE, {"announce": "true", "sourceName": "x", "eventsStream": "E"}),
         (PUB, ANY_USE, {"eventsStream": "E", "storage.region": "eu"}),
-        (SUB, BATCH_READ, {**TOPICS, "endingOffsets": '{"A": 3}'}),
-        (SUB, STREAM_READ, {**TOPICS, "maxOffsetsPerTrigger": "3", "progressConsumer": "x"}),
-        (SUB, ANY_READ, {**TOPICS, "endingOffsets": "latest", "maxOffsetsPerTrigger": "3"}),
+        (SUB, ANY_READ, {**TOPICS, "endingOffsets": '{"A": 3}', "maxOffsetsPerTrigger": "3"}),
         (SUB, ANY_READ, {**TOPICS, "url": "memory://x", "credentials": "c"}),
-        (SEE, STREAM_READ, {"startingOffsets": "latest", "advisories": "false", "eventsStream": "E"}),
         (SEE, BATCH_READ, {"tango": "true", "stream": "T"}),
     ],
 )

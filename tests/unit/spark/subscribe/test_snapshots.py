@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, Records
 from mama_spark.memory.logs import MemoryLog, MemoryLogs
-from mama_spark.options import BATCH_READ, STREAM_READ, SubscribeOptions
+from mama_spark.options import BATCH_READ, SubscribeOptions
 from mama_spark.spark.subscribe import current_rows
 from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
 from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
-from mama_spark.spark.subscribe.log_reader import read_range
 from mama_spark.spark.subscribe.offsets import (
+    Offsets,
     ReadRange,
     StreamPosition,
     from_json,
@@ -32,7 +33,6 @@ from tests.support.nats.mamasub import rows_of
 from tests.support.spark.memory_harness import FilledLog, reconciled
 from tests.support.tables import each
 
-OPTIONS = SubscribeOptions.parse({"url": "nats://h", "bucket": "b"})
 IN_SNAPSHOT = StreamPosition(5, "a", snapshot=10)
 
 
@@ -127,22 +127,6 @@ def test_a_batch_that_has_come_is_not_read_again_after_an_outage(
     assert (found, outages) == ([3], [])
 
 
-def test_after_an_outage_a_range_goes_on_behind_the_last_of_its_records(log: FilledLog) -> None:
-    outages, begun = [Unavailable("an outage")], list[int]()
-
-    def read(_: RecordLog, after: int) -> Iterator[Records]:
-        begun.append(after)
-        return iter([batch(7, "ab"), batch(2, "cd")] if len(begun) == 1 else [])
-
-    def check(_: RecordLog) -> None:
-        if outages:
-            raise outages.pop()
-
-    options = SubscribeOptions.parse({"url": f"memory://{log.name}", "topics": "a"})
-    assert len(list(read_range(options, lambda bridge: bridge.log(log.name), 0, read, check, None))) == 2
-    assert begun == [0, 8]
-
-
 def test_what_came_before_a_snapshot_begins_at_last_is_in_its_list(
     log: FilledLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,28 +179,17 @@ def test_current_records_are_divided_by_sequence() -> None:
     assert part.among(batch(1, "abcdefghij")).sequences.tolist() == [5, 6]
 
 
-@each(
-    ("given", "said"),
-    [
-        ({"bucket": "b", "stream": "S"}, "options bucket and stream exclude each other"),
-        ({"bucket": "b", "decompress": "true"}, "options bucket and decompress exclude each other"),
-        ({"bucket": "b", "unpack": "true"}, "option unpack has no effect with bucket"),
-        ({"bucket": "b", "startingOffsets": "latest"}, "startingOffsets and startingTimestamp have no effect with"),
-        ({"streams": "s-*", "latestPerTopic": "true"}, "options latestPerTopic and streams exclude each other"),
-        ({"topics": "a", "includeDeleted": "true"}, "includeDeleted has no effect without latestPerTopic or bucket"),
-        ({"url": "mlp://h:9999/s", "bucket": "b"}, "option bucket"),
-        ({"url": "memory://m", "bucket": "b"}, "option bucket: memory has no key-value buckets"),
-    ],
-)
-def test_options_that_do_not_go_together(given: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        SubscribeOptions.parse({"url": "nats://h", **given}, STREAM_READ)
-
-
 def test_a_bucket_is_read_as_it_is_now_unless_its_history_is_wanted() -> None:
     history = {"url": "nats://h", "bucket": "b", "latestPerTopic": "false", "startingOffsets": '{"KV_b": 3}'}
-    assert OPTIONS.current
+    assert SubscribeOptions.parse({"url": "nats://h", "bucket": "b"}).current
     assert not SubscribeOptions.parse(history, BATCH_READ).current
+
+
+def refused(reader: Any, checkpoint: Offsets, said: str) -> None:
+    offset = to_json(checkpoint)
+    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
+        with pytest.raises(ConfigError, match=said):
+            ask()
 
 
 def test_one_task_reads_a_batch(log: FilledLog) -> None:
@@ -226,32 +199,23 @@ def test_one_task_reads_a_batch(log: FilledLog) -> None:
 
 
 @each(
-    ("options", "checkpoint", "said"),
+    ("options", "snapshot", "said"),
     [
-        (
-            {"latestPerTopic": "true"},
-            StreamPosition(2, "a"),
-            "is of a query without latestPerTopic, and this one is with",
-        ),
-        ({}, StreamPosition(2, "a", snapshot=0), "is of a query with latestPerTopic, and this one is without"),
+        ({"latestPerTopic": "true"}, None, "is of a query without latestPerTopic, and this one is with"),
+        ({}, 0, "is of a query with latestPerTopic, and this one is without"),
     ],
 )
 def test_a_checkpoint_of_the_other_kind_is_refused(
-    log: FilledLog, options: dict[str, str], checkpoint: StreamPosition, said: str
+    log: FilledLog, options: dict[str, str], snapshot: int | None, said: str
 ) -> None:
     source = log.source(**options)
-    reader, offset = source.streamReader(source.schema()), to_json({"S": checkpoint})
-    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
-        with pytest.raises(ConfigError, match=said):
-            ask()
+    refused(source.streamReader(source.schema()), {"S": StreamPosition(2, "a", snapshot=snapshot)}, said)
 
 
 def test_a_checkpoint_of_another_bucket_is_refused() -> None:
     given = {"url": "nats://h", "bucket": "b"}
-    reader, offset = stream_reader(given, schema_for(given), 0, 1), to_json({"KV_a": IN_SNAPSHOT})
-    for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
-        with pytest.raises(ConfigError, match="the checkpoint is of stream KV_a, and this query reads bucket b: give"):
-            ask()
+    said = "the checkpoint is of stream KV_a, and this query reads bucket b: give"
+    refused(stream_reader(given, schema_for(given), 0, 1), {"KV_a": IN_SNAPSHOT}, said)
 
 
 def test_a_middleware_without_last_values_says_so(log: FilledLog) -> None:
