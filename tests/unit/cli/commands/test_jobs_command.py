@@ -102,15 +102,10 @@ def test_a_spark_that_delta_has_no_release_for_is_named(
     assert "Delta has no release for Spark 4.3: start jobs that need it with Spark 4.2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--path", "publsh"], ["--copy", "publsh"]])
-def test_unknown_names_are_answered_with_those_that_there_are(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["jobs", *arguments]) == 2
-    assert (
-        "there is no job 'publsh'; there are audit, demo, discover, ingest, maintain, mirror, openmama_archive,"
-        in capsys.readouterr().err
-    )
+@pytest.mark.parametrize("option", ["--path", "--copy"])
+def test_unknown_names_are_answered_with_those_that_there_are(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs", option, "publsh"]) == 2
+    assert "there is no job 'publsh'; there are audit, demo, discover, ingest, maintain," in capsys.readouterr().err
 
 
 def test_a_job_runs_as_a_module_in_a_clone_too() -> None:
