@@ -70,10 +70,14 @@ def rare(forget: list[RecordLog]) -> MemoryLog:
     return log
 
 
-def test_a_batch_of_a_filtered_read_takes_as_many_records_as_it_may(rare: MemoryLog) -> None:
+def test_a_batch_of_a_filtered_read_takes_as_many_records_as_it_may_of_those_that_match(rare: MemoryLog) -> None:
     assert Logs(rare).ends(BatchLimits(10, None)) == [501]
     assert Logs(rare).ends(BatchLimits(100, None)) == [1_001]
     assert Logs(rare).ends(BatchLimits(10, None), "orders.none") == [1_001]
+    logs = Logs(rare)
+    assert next_offsets(logs, logs.start, logs.bounds, [], BatchLimits(10, None), selective=False)[rare.name].next == 11
+    counted = [matching_records(logs, logs.start, logs.bounds, [RARE], most) for most in (5, 20, 21, 1_000)]
+    assert counted == [5, 20, 20, 20], "as far as is asked"
 
 
 def test_rows_of_packs_count_only_where_they_match(forget: list[RecordLog]) -> None:
@@ -94,20 +98,4 @@ def test_where_the_server_cannot_tell_all_records_count(forget: list[RecordLog])
     forget.append(log := filled(CannotTell, 50, 100))
     assert Logs(log).ends(BatchLimits(10, None)) == [11]
     assert Logs(log).ends(BatchLimits(None, 10)) == [11]
-
-
-def test_a_read_of_all_topics_counts_all_records(rare: MemoryLog) -> None:
-    logs = Logs(rare)
-    assert next_offsets(logs, logs.start, logs.bounds, [], BatchLimits(10, None), selective=False)[rare.name].next == 11
-
-
-def test_records_that_match_are_counted_as_far_as_is_asked(rare: MemoryLog) -> None:
-    logs = Logs(rare)
-    counted = [matching_records(logs, logs.start, logs.bounds, [RARE], most) for most in (5, 20, 21, 1_000)]
-    assert counted == [5, 20, 20, 20]
-
-
-def test_records_are_not_counted_where_the_server_cannot_tell(forget: list[RecordLog]) -> None:
-    forget.append(log := filled(CannotTell, 50, 100))
-    logs = Logs(log)
-    assert matching_records(logs, logs.start, logs.bounds, [RARE], 2) is None
+    assert matching_records(Logs(log), Logs(log).start, Logs(log).bounds, [RARE], 2) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,56 +33,43 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.spark.memory_harness import FilledLog, reconciled
 from tests.support.tables import each
 
-# --- offsets and plans of ``mamasub``: where a query stands, what the next batch takes, what is lost ------------------
-
 ORDERS = {"ORDERS": Bounds(5, 20, "a")}
 starting_offsets = partial(requested_offsets, "startingOffsets")
-ending_offsets = partial(requested_offsets, "endingOffsets")
 
 
 def at(offsets: Offsets) -> dict[str, int]:
     return {stream: p.next for stream, p in offsets.items()}
 
 
-def test_query_begins_at_the_first_or_behind_the_last_record() -> None:
-    assert at(starting_offsets(ORDERS, "earliest")) == {"ORDERS": 5}
-    assert at(starting_offsets(ORDERS, "latest")) == {"ORDERS": 21}
+@each(
+    ("wanted", "begins"),
+    [
+        ("earliest", 5),
+        ("latest", 21),
+        *(((("ORDERS", given),), begins) for given, begins in ((7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1))),
+    ],
+)
+def test_a_query_begins_where_it_is_said_as_kafkas_do(wanted: Any, begins: int) -> None:
+    """A number is the first sequence to read, -2 the first that is there, -1 the next that comes."""
+    assert at(starting_offsets(ORDERS, wanted)) == {"ORDERS": begins}
     assert at(starting_offsets({"NEW": Bounds(1, 0, "a")}, "latest")) == {"NEW": 1}
 
 
-@each(("given", "begins"), [(7, 7), (21, 21), (-1, 21), (-2, 5), (2, 2), (0, 1)])
-def test_json_offsets_mean_the_first_sequence_to_read_as_kafkas_do(given: int, begins: int) -> None:
-    assert at(starting_offsets(ORDERS, (("ORDERS", given),))) == {"ORDERS": begins}
-
-
-def test_json_offsets_must_name_just_the_streams_that_are_read() -> None:
+def test_json_offsets_must_name_just_the_streams_that_are_read_and_what_is_there() -> None:
     with pytest.raises(ConfigError, match=r"startingOffsets must name the streams that are read \(ORDERS\).*TRADES"):
         starting_offsets(ORDERS, (("TRADES", 1),))
     with pytest.raises(ConfigError, match="endingOffsets must name"):
-        ending_offsets({**ORDERS, "TRADES": Bounds(1, 0, "b")}, (("ORDERS", 1),))
-
-
-def test_sequence_that_is_yet_to_come_is_refused() -> None:
+        requested_offsets("endingOffsets", {**ORDERS, "TRADES": Bounds(1, 0, "b")}, (("ORDERS", 1),))
     with pytest.raises(ConfigError, match="'ORDERS' has no sequence 22 yet, its last is 20"):
         starting_offsets(ORDERS, (("ORDERS", 22),))
 
 
-def test_time_decides_when_it_is_given() -> None:
-    assert at(starting_offsets(ORDERS, "earliest", {"ORDERS": 11})) == {"ORDERS": 11}
-
-
-def test_end_is_the_first_sequence_that_is_not_read() -> None:
-    plan = ranges(starting_offsets(ORDERS, (("ORDERS", 7),)), ending_offsets(ORDERS, (("ORDERS", 10),)))
-    assert plan == [ReadRange("ORDERS", "a", 6, 9)]
-    assert ranges(starting_offsets(ORDERS, (("ORDERS", 10),)), ending_offsets(ORDERS, (("ORDERS", 7),))) == []
-
-
-def test_no_data_gives_the_same_offset() -> None:
+def test_the_end_is_the_first_sequence_that_is_not_read_and_without_data_the_same_offset() -> None:
+    seven, ten = (starting_offsets(ORDERS, (("ORDERS", n),)) for n in (7, 10))
+    assert ranges(seven, ten) == [ReadRange("ORDERS", "a", 6, 9)]
+    assert ranges(ten, seven) == ranges(ten, ten) == []
     start = starting_offsets(ORDERS, "latest")
     assert to_json(advance(start, ORDERS, None)) == to_json(start)
-    after = advance(starting_offsets(ORDERS, "earliest"), ORDERS, None)
-    assert json.dumps(to_json(advance(after, ORDERS, 5))) == json.dumps(to_json(after))
-    assert ranges(after, after) == []
 
 
 def test_offsets_survive_json() -> None:
@@ -106,44 +94,32 @@ def test_first_batch_that_is_run_again_reads_from_where_it_began_although_latest
         assert ranges(start, end) == [ReadRange("ORDERS", "a", 20, 30)]
 
 
-def test_batch_is_planned_from_the_checkpoint() -> None:
-    first = advance(starting_offsets(ORDERS, "earliest"), ORDERS, 10)
-    second = advance(first, ORDERS, None)
-    assert ranges(first, second) == [ReadRange("ORDERS", "a", 14, 20)]
-    assert ranges(from_json(to_json(first)), from_json(to_json(second))) == [ReadRange("ORDERS", "a", 14, 20)]
-
-
-def test_stream_without_news_has_no_part_in_a_batch() -> None:
+def test_a_stream_without_news_has_no_part_in_a_batch() -> None:
     both = {**ORDERS, "TRADES": Bounds(1, 9, "t")}
     first = advance(starting_offsets(both, "earliest"), both, None)
     second = advance(first, {**both, "TRADES": Bounds(1, 12, "t")}, None)
-    assert ranges(first, second) == [ReadRange("TRADES", "t", 9, 12)]
+    assert ranges(from_json(to_json(first)), from_json(to_json(second))) == [ReadRange("TRADES", "t", 9, 12)]
 
 
 # --- losses ----------------------------------------------------------------------------------------------------
 
 
-def test_records_below_the_first_sequence_are_lost() -> None:
-    now, losses = reconciled({"ORDERS": StreamPosition(2, "a", 1)}, ORDERS)
-    assert losses == [Loss("ORDERS", ((2, 4),), "removed before they were read")]
-    end = advance(now, ORDERS, None)
-    assert ranges({"ORDERS": StreamPosition(2, "a", 1)}, end) == [ReadRange("ORDERS", "a", 4, 20)]
-    assert at(now) == {"ORDERS": 5}
-
-
-def test_stream_made_again_begins_anew() -> None:
-    now, losses = reconciled({"ORDERS": StreamPosition(15, "old", 2)}, ORDERS)
-    assert "deleted and made again" in losses[0].why
-    assert ranges({"ORDERS": StreamPosition(15, "old", 2)}, now) == []
-    end = advance(now, ORDERS, None)
-    assert ranges({"ORDERS": StreamPosition(15, "old", 2)}, end) == [ReadRange("ORDERS", "a", 4, 20)]
-
-
-def test_stream_that_ends_before_what_was_read_is_a_loss() -> None:
-    """As after a power failure, or when it was restored from an older copy."""
-    now, losses = reconciled({"ORDERS": StreamPosition(31, "a", 2)}, ORDERS)
-    assert "its last sequence is 20, but the query has read up to 30" in losses[0].why
-    assert at(now) == {"ORDERS": 21}
+@each(
+    ("position", "why", "left"),
+    [
+        (StreamPosition(2, "a", 1), "3 sequences 2 to 4: removed before they were read", 16),
+        (StreamPosition(15, "old", 2), "it was deleted and made again", 16),
+        # as after a power failure, or when it was restored from an older copy
+        (StreamPosition(31, "a", 2), "its last sequence is 20, but the query has read up to 30", 0),
+    ],
+)
+def test_what_is_lost_is_told_and_what_is_left_is_read(position: StreamPosition, why: str, left: int) -> None:
+    before = {"ORDERS": position}
+    now, (loss,) = reconciled(before, ORDERS)
+    assert why in str(loss)
+    assert at(now) == {"ORDERS": 21 - left}
+    assert ranges(before, now) == []
+    assert ranges(before, advance(now, ORDERS, None)) == [ReadRange("ORDERS", "a", 20 - left, 20)][: bool(left)]
 
 
 def test_stream_whose_sequences_went_back_is_a_loss_and_read_from_what_came_after() -> None:
@@ -191,13 +167,6 @@ def test_shares_are_fair_and_use_the_whole_limit(backlog: dict[str, int], limit:
     cut = [taken[s] for s, n in backlog.items() if taken[s] < n]
     if cut:  # whoever got less than it wanted got as much as anybody, but for the remainder of the division
         assert min(cut) >= max(taken.values()) - 1
-
-
-def test_limit_holds_for_all_streams_together() -> None:
-    both = {**ORDERS, "TRADES": Bounds(1, 1_000, "t")}
-    start = starting_offsets(both, "earliest")
-    end = advance(start, both, 10)
-    assert {r.stream: len(r) for r in ranges(start, end)} == {"ORDERS": 5, "TRADES": 5}
 
 
 def test_each_stream_gets_its_turn_where_a_limit_is_below_their_number() -> None:
