@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,6 @@ def rows(made: ChangesReader, start: dict[str, Any], end: dict[str, Any]) -> lis
             for r in told]  # fmt: skip
 
 
-@pytest.mark.parametrize("begin", ["image", "earliest", "latest"])
-def test_the_initial_offset_is_the_option_and_needs_no_connection(board: MemorySources, begin: str) -> None:
-    board.up = False
-    assert reader(board, startingOffsets=begin).initialOffset() == {"v": 1, "begin": begin}
-
-
 @pytest.mark.spec("SD-14", "SD-26")
 def test_a_stream_is_the_image_its_end_and_then_changes(board: MemorySources, source: MemoryDiscovery) -> None:
     announce(source, DESK, "one")
@@ -90,11 +84,7 @@ def test_a_stream_is_the_image_its_end_and_then_changes(board: MemorySources, so
 
 @pytest.mark.parametrize(
     ("begin", "told"),
-    [
-        ("image", ["online desk one", "image_end"]),
-        ("earliest", ["online desk one"]),
-        ("latest", []),
-    ],
+    [("image", ["online desk one", "image_end"]), ("earliest", ["online desk one"]), ("latest", [])],
 )
 def test_the_first_batch_is_the_same_when_a_new_process_runs_it_again(
     board: MemorySources, source: MemoryDiscovery, begin: str, told: list[str]
@@ -102,7 +92,10 @@ def test_the_first_batch_is_the_same_when_a_new_process_runs_it_again(
     """Spark asks a new reader for the first offset and then reads from it to the end that its log holds."""
     announce(source, DESK, "one")
     made = reader(board, startingOffsets=begin)
+    board.up = False  # for the initial offset nobody is asked
     start = made.initialOffset()
+    assert start == {"v": 1, "begin": begin}
+    board.up = True
     end = made.latestOffset(start, ALL)
     assert rows(made, start, end) == told
     announce(source, DESK, "two")
@@ -187,75 +180,48 @@ def test_a_checkpoint_of_something_else_is_refused(board: MemorySources) -> None
 # --- outages ---------------------------------------------------------------------------------------------------------
 
 
+def change(n: int) -> DiscoveryEvent:
+    return DiscoveryEvent(DiscoveryEventKind.EVENT, n, "S", n)
+
+
 class Story:
     """A bridge that tells a story in parts, and breaks after some of them."""
 
-    def __init__(
-        self, parts: list[list[DiscoveryEvent]], breaks_after: int | None = None, error: MamaError | None = None
-    ) -> None:
-        self.parts, self.breaks_after, self.error = parts, breaks_after, error or Unavailable("gone")
-        self.closed = False
+    def __init__(self, parts: list[list[DiscoveryEvent]], breaks_after: int | None = None) -> None:
+        self.parts, self.breaks_after, self.closed = parts, breaks_after, False
 
     def open(self) -> None: ...
 
     def read(self, start: Position, end: Position) -> Iterator[list[DiscoveryEvent]]:
         for n, part in enumerate(self.parts):
             if n == self.breaks_after:
-                raise self.error
+                raise Unavailable("gone")
             yield part
 
     def close(self) -> None:
         self.closed = True
 
 
-def change(n: int) -> DiscoveryEvent:
-    return DiscoveryEvent(DiscoveryEventKind.EVENT, n, "S", n)
-
-
-def reach_of(bridges: list[Any], patience: float = 60.0) -> ReconnectingBridge[DiscoveryBridge]:
-    made: Callable[[], DiscoveryBridge] = iter(bridges).__next__
-    clock = iter(range(1_000_000)).__next__
-    return ReconnectingBridge(made, patience, clock=clock, sleep=lambda _: None)
+def read_from(*stories: Any) -> list[DiscoveryEvent]:
+    """By bridges that are made one after another."""
+    bridge: ReconnectingBridge[DiscoveryBridge] = ReconnectingBridge(iter(stories).__next__, 60.0, sleep=lambda _: None)
+    return [event for part in read_between(bridge, {}, {}) for event in part]
 
 
 def test_reading_goes_on_after_an_outage_where_it_was() -> None:
     parts = [[change(1), change(2)], [change(3)], [], [change(4), change(5)]]
     uneven = [[change(1)], [change(2), change(3), change(4)], [change(5)]]
     first, second, third = Story(parts, 0), Story(parts, 2), Story(uneven)
-    told = [c for part in read_between(reach_of([first, second, third]), {}, {}) for c in part]
-    assert told == [change(n) for n in range(1, 6)]
-    assert first.closed
-    assert second.closed
+    assert read_from(first, second, third) == [change(n) for n in range(1, 6)]
+    assert (first.closed, second.closed) == (True, True)
 
 
 def test_reading_fails_if_the_log_holds_other_records_after_an_outage() -> None:
     parts = [[change(1), change(2)], [change(3)]]
     other = [[replace(change(1), kind=DiscoveryEventKind.GAP), change(3)], [change(4)]]
     with pytest.raises(MamaError, match="read them again") as e:
-        list(read_between(reach_of([Story(parts, 1), Story(other)]), {}, {}))
+        read_from(Story(parts, 1), Story(other))
     assert not e.value.retryable
-
-
-def test_an_outage_that_lasts_is_an_error_and_what_time_does_not_heal_is_one_at_once() -> None:
-    bridges = [Story([], 0) for _ in range(3)]
-    for story in bridges:
-        story.parts = [[change(1)]]
-    with pytest.raises(Unavailable):
-        list(read_between(reach_of(bridges, patience=2.0), {}, {}))
-    denied = Story([[change(1)]], 0, ConfigError("no permission"))
-    with pytest.raises(ConfigError, match="no permission"):
-        list(read_between(reach_of([denied]), {}, {}))
-    assert denied.closed
-
-
-def test_a_bridge_that_does_not_open_is_closed_and_tried_again() -> None:
-    class Shut(Story):
-        def open(self) -> None:
-            raise Unavailable("not yet")
-
-    shut = Shut([])
-    assert reach_of([shut, Story([[change(1)]])]).call(lambda bridge: len(list(bridge.read({}, {})))) == 1
-    assert shut.closed
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -273,18 +239,13 @@ def test_a_transport_without_discovery_is_not_implemented_and_names_the_property
             plan_discovery(given, STREAM_READ)
         assert e.value.status is Status.NOT_IMPLEMENTED
         assert key in str(e.value)
+    with pytest.raises(StatusError, match=r"sourcediscovery\.supported") as e:  # which no other process sees
+        plan_discovery({"url": "memory://here"}, STREAM_READ)
+    assert e.value.status is Status.NOT_IMPLEMENTED
     path.write_text(path.read_text() + f"{key}=true\nmama.sourcediscovery.source.fid=20001\n")
     job = plan_discovery(given, STREAM_READ)
     assert job.options.url == ("nats://here:4222",)
     assert job.fields.source.fid == 20001
-
-
-@pytest.mark.spec("SD-18")
-def test_a_bridge_whose_discovery_no_other_process_sees_is_not_implemented() -> None:
-    with pytest.raises(StatusError) as e:
-        plan_discovery({"url": "memory://here"}, STREAM_READ)
-    assert e.value.status is Status.NOT_IMPLEMENTED
-    assert "sourcediscovery.supported" in str(e.value)
 
 
 def test_a_batch_read_has_no_starting_offsets_and_the_schema_is_fixed() -> None:

@@ -24,18 +24,8 @@ from mama_spark.mama.messages.msg import FieldType, MamaMsg
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.mama.messages.source_records import FieldId, SourceFields, SourceRecord, encode_source
 from mama_spark.spark.discovery.row_batches import BATCH, SCHEMA, batches, record_batch
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    BinaryType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from tests.support.tables import each
 
@@ -68,17 +58,12 @@ def row(change: DiscoveryEvent, reader: DiscoveryRowReader = READER) -> dict[str
 def test_columns_are_those_of_the_design_in_order_and_what_spark_makes_of_the_schema() -> None:
     assert tuple(SCHEMA.names) == DiscoveryRow._fields == tuple(COLUMNS)
     types = {
-        "source_id": DecimalType(20, 0),
-        "capabilities": MapType(StringType(), StringType()),
-        "code": IntegerType(),
-        "gap_from": LongType(),
-        "gap_to": LongType(),
-        "raw": BinaryType(),
-        "event_time": TimestampType(),
-        "sequence": LongType(),
-    }
-    spark = StructType(
-        [StructField(n, types.get(n, StringType()), nullable=n not in ("kind", "event")) for n in COLUMNS]
+        "source_id": T.DecimalType(20, 0), "capabilities": T.MapType(T.StringType(), T.StringType()),
+        "code": T.IntegerType(), "gap_from": T.LongType(), "gap_to": T.LongType(), "raw": T.BinaryType(),
+        "event_time": T.TimestampType(), "sequence": T.LongType(),
+    }  # fmt: skip
+    spark = T.StructType(
+        [T.StructField(n, types.get(n, T.StringType()), nullable=n not in ("kind", "event")) for n in COLUMNS]
     )
     assert to_arrow_schema(spark, timezone="UTC").equals(SCHEMA)
 
@@ -86,29 +71,13 @@ def test_columns_are_those_of_the_design_in_order_and_what_spark_makes_of_the_sc
 @pytest.mark.spec("SD-04-SD-12")
 def test_a_source_record_fills_a_column_for_each_capability_it_names() -> None:
     said = SourceRecord("desk", 7, "ONLINE", "OK", "FILTERED", "DELAYED", "MARKETDATA", {"Region": "eu"})
-    got = row(record(said))
-    raw = encode(encode_source(said))
-    assert got == {
-        "kind": "source",
-        "event": "online",
-        "source_name": "desk",
-        "source_id": Decimal(7),
-        "source_state": "ONLINE",
-        "source_data_state": "OK",
-        "source_qos_rate": "FILTERED",
-        "source_qos_timeliness": "DELAYED",
-        "source_data_dict": "MARKETDATA",
-        "capabilities": [("Region", "eu")],
-        "raw": raw,
-        "origin": "MAMA_EVENTS",
-        "bridge": "nats",
-        "transport": "nats://there:4222",
-        "event_time": datetime.fromtimestamp(AT / 1e6, UTC),
-        "sequence": 12,
-    }
-
-
-def test_a_source_without_an_id_and_one_with_the_largest() -> None:
+    assert row(record(said)) == {
+        "kind": "source", "event": "online", "source_name": "desk", "source_id": Decimal(7),
+        "source_state": "ONLINE", "source_data_state": "OK", "source_qos_rate": "FILTERED",
+        "source_qos_timeliness": "DELAYED", "source_data_dict": "MARKETDATA", "capabilities": [("Region", "eu")],
+        "raw": encode(encode_source(said)), "origin": "MAMA_EVENTS", "bridge": "nats",
+        "transport": "nats://there:4222", "event_time": datetime.fromtimestamp(AT / 1e6, UTC), "sequence": 12,
+    }  # fmt: skip
     assert "source_id" not in row(record(SourceRecord("plain"), SourceKey("plain", None)))
     most = 2**64 - 1
     assert row(record(SourceRecord("most", most), SourceKey("most", most)))["source_id"] == Decimal(most)
@@ -118,11 +87,9 @@ def test_a_source_without_an_id_and_one_with_the_largest() -> None:
 @each(
     ("state", "data_state", "event"),
     [
-        ("ONLINE", "OK", "online"),
         ("ONLINE", None, "online"),
         ("ONLINE", "SUSPECT", "suspect"),
         ("ONLINE", "ROTTEN", "online"),
-        ("OFFLINE", "OK", "offline"),
         ("OFFLINE", "SUSPECT", "offline"),
         (None, "OK", "unknown"),
         ("ASLEEP", "SUSPECT", "unknown"),
@@ -151,16 +118,10 @@ def test_fields_are_found_by_the_names_and_numbers_of_the_properties_and_collisi
     assert ("PublisherTopic", "a.b") in got["capabilities"]
 
 
-def _without_name() -> MamaMsg:
+def of_one_field(kind: FieldType, name: str, fid: int, value: str | int) -> bytes:
     msg = MamaMsg()
-    msg.add(FieldType.STRING, "SourceState", 10003, "ONLINE")
-    return msg
-
-
-def _wrong_type() -> MamaMsg:
-    msg = MamaMsg()
-    msg.add(FieldType.I32, "SourceName", 10001, 5)
-    return msg
+    msg.add(kind, name, fid, value)
+    return encode(msg)
 
 
 @each(
@@ -170,8 +131,8 @@ def _wrong_type() -> MamaMsg:
         (b"not a message", "BAD_RECORD", "0x6e"),
         (b"O\x02\x00", "WRONG_FIELD_TYPE", "version"),
         (encode(encode_source(SourceRecord("desk", 7)))[:-1], "BAD_RECORD", ""),
-        (encode(_without_name()), "BAD_RECORD", "SourceName"),
-        (encode(_wrong_type()), "BAD_RECORD", "STRING"),
+        (of_one_field(FieldType.STRING, "SourceState", 10003, "ONLINE"), "BAD_RECORD", "SourceName"),
+        (of_one_field(FieldType.I32, "SourceName", 10001, 5), "BAD_RECORD", "STRING"),
     ],
 )
 @each("kind", [DiscoveryEventKind.RECORD, DiscoveryEventKind.EVENT])
@@ -197,7 +158,7 @@ def test_a_record_that_names_another_source_than_its_subject_belongs_to_the_subj
     assert "said by the bridge" in got["info"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "event", "state"),
     [(DiscoveryEventKind.SUSPECT, "suspect", "ONLINE"), (DiscoveryEventKind.OFFLINE, "offline", "OFFLINE")],
 )
@@ -224,35 +185,23 @@ def test_publisher_and_topic_events_are_rows_with_names_and_never_numbers() -> N
     said = EventRecord("publisher", "error", AT - 5, "desk", 7, "md.SRC.IBM", "md", "SRC", "IBM",
                        "NOT_ENTITLED", 403, "no", "desk/3", "LIVE")  # fmt: skip
     got = row(DiscoveryEvent(DiscoveryEventKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(said))))
-    assert {n: got[n] for n in ("kind", "event", "source_name", "topic", "root", "source", "symbol", "status")} == {
-        "kind": "publisher",
-        "event": "error",
-        "source_name": "desk",
-        "topic": "md.SRC.IBM",
-        "root": "md",
-        "source": "SRC",
-        "symbol": "IBM",
-        "status": "NOT_ENTITLED",
-    }
-    assert (got["code"], got["info"]) == (403, "no")
+    assert got.items() >= {
+        "kind": "publisher", "event": "error", "source_name": "desk", "topic": "md.SRC.IBM", "root": "md",
+        "source": "SRC", "symbol": "IBM", "status": "NOT_ENTITLED", "code": 403, "info": "no",
+    }.items()  # fmt: skip
     assert dict(got["capabilities"]) == {
-        "EventTime": "2027-01-15T08:00:00.123451+00:00",
-        "EventPublisher": "desk/3",
-        "EventPublisherState": "LIVE",
-    }
+        "EventTime": "2027-01-15T08:00:00.123451+00:00", "EventPublisher": "desk/3", "EventPublisherState": "LIVE",
+    }  # fmt: skip
     topic = EventRecord("topic", "PUBLISH_ERROR_BAD_SYMBOL", AT, topic="a..b")
     got = row(DiscoveryEvent(DiscoveryEventKind.EVENT, AT, "MAMA_EVENTS", 6, DESK, encode(encode_event(topic))))
     assert (got["kind"], got["event"], got["topic"]) == ("topic", "PUBLISH_ERROR_BAD_SYMBOL", "a..b")
 
 
-@pytest.mark.parametrize("kind", [DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED])
-def test_readers_that_come_and_go_are_topic_rows(kind: DiscoveryEventKind) -> None:
-    got = row(DiscoveryEvent(kind, AT, "MAMA_ADVISORIES", 2, topic="orders.>", info="consumer c of stream ORDERS"))
-    assert (got["kind"], got["event"], got["topic"]) == ("topic", kind.name, "orders.>")
-    assert got["info"] == "consumer c of stream ORDERS"
-
-
-def test_the_end_of_the_image_and_a_gap_are_rows() -> None:
+def test_readers_that_come_and_go_the_end_of_the_image_and_a_gap_are_rows() -> None:
+    for kind in (DiscoveryEventKind.SUBSCRIBED, DiscoveryEventKind.UNSUBSCRIBED):
+        got = row(DiscoveryEvent(kind, AT, "MAMA_ADVISORIES", 2, topic="orders.>", info="consumer c of stream ORDERS"))
+        assert (got["kind"], got["event"], got["topic"]) == ("topic", kind.name, "orders.>")
+        assert got["info"] == "consumer c of stream ORDERS"
     end = row(DiscoveryEvent(DiscoveryEventKind.IMAGE_END, AT, "MAMA_SOURCES"))
     assert (end["kind"], end["event"]) == ("image_end", "image_end")
     gap = row(DiscoveryEvent(DiscoveryEventKind.GAP, AT, "MAMA_EVENTS", gap=(3, 9), info="stream made again"))
@@ -286,10 +235,8 @@ def test_a_stream_begins_with_one_row_a_source_and_then_has_one_a_change() -> No
     changes = [said, DiscoveryEvent(DiscoveryEventKind.SUSPECT, AT + 2, "MAMA_EVENTS", 21, DESK)]
     told = READER.rows([*image, *changes], "MAMA_SOURCES")
     assert [(row.event, row.origin) for row in told] == [
-        ("suspect", "MAMA_SOURCES"),
-        ("online", "MAMA_EVENTS"),
-        ("suspect", "MAMA_EVENTS"),
-    ]
+        ("suspect", "MAMA_SOURCES"), ("online", "MAMA_EVENTS"), ("suspect", "MAMA_EVENTS"),
+    ]  # fmt: skip
 
 
 def test_a_corrupt_record_of_a_silent_source_stays_corrupt_in_the_image() -> None:
