@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,7 +18,9 @@ from mama_spark.contracts.errors import BackgroundTaskFailed, ConfigError, Unava
 from mama_spark.flightlog.columns import FlightColumns
 from mama_spark.flightlog.staging import Staging
 from mama_spark.memory import MemoryBridge, MemoryBroker
+from mama_spark.spark.formats import MamaSubDataSource
 from mama_spark.spark.sink.job import PartitionReport
+from mama_spark.spark.subscribe.schema import SCHEMA
 from mama_spark.testing.waiting import eventually
 
 from tests.support.spark import memory_harness
@@ -38,17 +43,11 @@ def events(log: Path) -> list[dict[str, Any]]:
     return sorted((r for r in memory_harness.logged(log) if r["kind"] != "flight"), key=lambda r: r["event_time"])
 
 
-def test_a_partition_reports_counts_and_parts(broker: MemoryBroker, tmp_path: Path) -> None:
-    report = publish(broker, tmp_path / "log", batches(8), {})
-    assert (report.counts.rows, report.counts.acked, report.fatal) == (4000, 4000, None)
-    assert sum(part.counts["acked"] for part in report.parts) == 4000
-    assert len(broker.messages()) == 4000
-
-
 def test_a_partition_leaves_the_life_of_its_publisher_in_the_log_at_every_level(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
-    publish(broker, tmp_path, batches(2), {"flightLogLevel": "errors"})
+    report = publish(broker, tmp_path, batches(2), {"flightLogLevel": "errors"})
+    assert (report.counts.rows, report.counts.acked, report.fatal) == (1000, 1000, None)
     found = [(r["kind"], r["event"], r["publisher_state"]) for r in events(tmp_path)]
     assert found[:2] == [("publisher", "create", "CREATING"), ("publisher", "live", "LIVE")]
     assert found[-2:] == [("publisher", "destroy", "DESTROYING"), ("publisher", "destroy", "DESTROYED")]
@@ -61,12 +60,9 @@ def test_a_partition_that_fails_has_the_reason_in_its_events(broker: MemoryBroke
         publish(broker, tmp_path, batches(1), {})
     told = [(r["event"], r["publisher_state"], r["info"]) for r in events(tmp_path) if r["kind"] == "publisher"]
     assert [(e, s) for e, s, _ in told] == [
-        ("create", "CREATING"),
-        ("live", "LIVE"),
-        *[("error", "LIVE")] * 3,
-        ("destroy", "DESTROYING"),
+        ("create", "CREATING"), ("live", "LIVE"), *[("error", "LIVE")] * 3, ("destroy", "DESTROYING"),
         ("destroy", "DESTROYED"),
-    ]
+    ]  # fmt: skip
     assert told[2][2] == "the script cut the connection"
     assert "the script closed the connection" in told[4][2]
 
@@ -207,3 +203,30 @@ def test_a_task_that_waits_for_the_middleware_holds_its_rows_beyond_every_deadli
     assert (report.counts.rows, report.counts.acked) == (2000, 2000)
     assert len(broker.messages()) == 2000
     assert "waiting until messages are stored again" in caplog.text
+
+
+def test_a_worker_that_is_used_again_keeps_nothing_of_its_tasks(tmp_path: Path) -> None:
+    """Those of a stream that publishes and is read for a day have one worker."""
+
+    def work(n: int) -> None:
+        broker = MemoryBroker.get(uuid4().hex)
+        publish(broker, tmp_path / str(n), batches(2), {"flightLogPayload": "all"})
+        reader = MamaSubDataSource({"url": f"memory://{broker.name}", "topics": ">"}).reader(SCHEMA)
+        assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 1_000
+        MemoryBroker.forget(broker.name)
+
+    def held() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] + int(pa.total_allocated_bytes())
+
+    for n in range(3):
+        work(n)
+    tracemalloc.start()
+    try:
+        work(3)
+        before = held()
+        for n in range(4, 14):
+            work(n)
+        assert held() - before < 200_000, "of ten tasks of a thousand rows"
+    finally:
+        tracemalloc.stop()
