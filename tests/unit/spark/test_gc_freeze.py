@@ -101,14 +101,11 @@ def test_what_comes_later_is_collected() -> None:
     assert gone() is None
 
 
-@pytest.mark.usefixtures("worker")
-def test_nothing_is_exempted_unless_it_is_asked_for() -> None:
-    for _ in range(3):
-        stream_writer({"url": "nats://localhost"}, COLUMNS, False)
-    assert not gc.get_freeze_count()
-
-
-def test_nothing_happens_in_a_process_of_its_own() -> None:
+def test_nothing_is_exempted_in_a_process_of_its_own_or_unless_it_is_asked_for(request: pytest.FixtureRequest) -> None:
     for _ in range(3):
         exempt_modules()
+    assert not gc.get_freeze_count()
+    request.getfixturevalue("worker")
+    for _ in range(3):
+        stream_writer({"url": "nats://localhost"}, COLUMNS, False)
     assert not gc.get_freeze_count()

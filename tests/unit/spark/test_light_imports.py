@@ -12,44 +12,14 @@ import pytest
 
 #: Libraries and parts of this package that must not be loaded.
 HEAVY = (
-    "IPython",
-    "altair",
-    "argcomplete",
-    "asyncio",
-    "deltalake",
-    "hypothesis",
-    "nacl",
-    "nats",
-    "pandas",
-    "psutil",
-    "pyarrow.compute",
-    "pyarrow.dataset",
-    "pyarrow.parquet",
-    "importlib.metadata",
-    "opentelemetry",
-    "prometheus_client",
-    "pytest",
-    "rich",
-    "ssl",
-    "textual",
-    "xxhash",
-    "zmq",
-    "mama_spark.nats",
-    "mama_spark.openmama",
-    "mama_spark.console",
-    "mama_spark.flightlog.commit",
-    "mama_spark.flightlog.storage",
-    "mama_spark.cli.top",
-    "mama_spark.malamute",
-    "mama_spark.packing.unpacker",
-    "mama_spark.publishing",
-    "mama_spark.report",
-    "mama_spark.spark.sink.partition_writer",
-    "mama_spark.spark.sink.outcome_recorder",
-    "mama_spark.spark.subscribe.packed_rows",
-    "mama_spark.tango",
-    "mama_spark.testing",
-)
+    "IPython", "altair", "argcomplete", "asyncio", "deltalake", "hypothesis", "nacl", "nats", "pandas", "psutil",
+    "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "importlib.metadata", "opentelemetry", "prometheus_client",
+    "pytest", "rich", "ssl", "textual", "xxhash", "zmq", "mama_spark.nats", "mama_spark.openmama", "mama_spark.console",
+    "mama_spark.flightlog.commit", "mama_spark.flightlog.storage", "mama_spark.cli.top", "mama_spark.malamute",
+    "mama_spark.packing.unpacker", "mama_spark.publishing", "mama_spark.report",
+    "mama_spark.spark.sink.partition_writer", "mama_spark.spark.sink.outcome_recorder",
+    "mama_spark.spark.subscribe.packed_rows", "mama_spark.tango", "mama_spark.testing",
+)  # fmt: skip
 _WINDOW = "mama_spark.publishing.window"
 #: A small part of these: how readers retry.
 LIGHT = {"mama_spark.publishing", _WINDOW, f"{_WINDOW}.outage_timer", f"{_WINDOW}.reconnecting"}
@@ -111,12 +81,9 @@ LIBRARIES = [name for name in HEAVY if not name.startswith("mama_spark.")]
 
 
 PROGRAMS = {
-    "found": FOUND,
-    "mamapub": WRITER % "off",
-    "mamapub, packed": WRITER % "arrow",
-    "mamasub": SUBSCRIBE,
+    "found": FOUND, "mamapub": WRITER % "off", "mamapub, packed": WRITER % "arrow", "mamasub": SUBSCRIBE,
     "mamadiscovery": DISCOVERY,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

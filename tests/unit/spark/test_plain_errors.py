@@ -46,14 +46,13 @@ def sent(error: Exception) -> str:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_worker_sends_the_line_of_an_error_alone_and_without_an_end() -> None:
-    assert sent(OptionError("option url is wrong")) == "mama_spark.contracts.errors.OptionError: option url is wrong"
-
-
-@pytest.mark.usefixtures("worker")
-def test_the_trace_comes_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_sends_the_line_of_an_error_alone_without_an_end_and_the_trace_on_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(plain_errors.TRACEBACK, "1")
     assert sent(OptionError("option url is wrong")).startswith("Traceback (most recent call last):")
+    monkeypatch.delenv(plain_errors.TRACEBACK)
+    assert sent(OptionError("option url is wrong")) == "mama_spark.contracts.errors.OptionError: option url is wrong"
 
 
 def died_of(cause: Exception) -> MamaError:
@@ -92,14 +91,11 @@ def test_an_error_while_rows_are_made_is_plain_too() -> None:
     assert os.environ["SPARK_HIDE_TRACEBACK"] == "1"
 
 
-def test_the_error_of_a_query_ends_with_what_happened() -> None:
+def test_the_error_of_a_query_ends_with_what_happened_unless_it_is_not_ours() -> None:
     with pytest.raises(PySparkException) as caught, plain_errors.last_line():
         raise PySparkException(QUERY)
     shown = "".join(traceback.format_exception(caught.value)).splitlines()
     assert shown[-1] == "mama_spark.contracts.errors.Unavailable: none answers at x: start it"
-
-
-def test_an_error_that_is_not_ours_stays_as_it_is() -> None:
     with pytest.raises(PySparkException) as caught, plain_errors.last_line():
         raise PySparkException("[TABLE_OR_VIEW_NOT_FOUND] no table")
     assert not hasattr(caught.value, "__notes__")

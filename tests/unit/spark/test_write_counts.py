@@ -57,10 +57,7 @@ def test_micro_batches_add_up_and_the_oldest_are_forgotten_but_counted() -> None
             [replace(TASK, partition=n, waits_for=f"reason {n}") for n in range(3)],
             "15 in flight, 3 partitions at work, waits for reason 0 and 2 more",
         ),
-        (
-            [replace(TASK, failed=2, ended=True)],
-            "2 failed, 1 partitions done, waits for the others and the commit",
-        ),
+        ([replace(TASK, failed=2, ended=True)], "2 failed, 1 partitions done, waits for the others and the commit"),
     ],
 )
 def test_the_note_says_what_a_write_waits_for(reports: list[TaskCounts], note: str) -> None:

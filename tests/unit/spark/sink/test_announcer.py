@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import mama_spark
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind
-from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.contracts.middlewares import MIDDLEWARES
 from mama_spark.mama.messages.event_records import EventRecord, decode_event
 from mama_spark.mama.messages.omnm import decode
@@ -23,7 +23,7 @@ from mama_spark.mama.messages.source_records import FieldId, SourceFields, Sourc
 from mama_spark.mama.messages.status import Status, StatusError
 from mama_spark.memory import MemoryBroker
 from mama_spark.memory.discovery import MemoryDiscovery, MemorySources
-from mama_spark.options import ANY_USE, BATCH_WRITE, DiscoveryOptions, SinkOptions, TransportOptions
+from mama_spark.options import ANY_USE, DiscoveryOptions, SinkOptions, TransportOptions
 from mama_spark.spark.option_loading import DiscoveryProperties, read_options
 from mama_spark.spark.sink import announcer
 from mama_spark.spark.sink.announcer import SourceAnnouncer, check_announce, source_id, source_record
@@ -77,13 +77,10 @@ def events(name: str) -> list[EventRecord]:
 def test_counts_of_a_publisher_are_published_where_they_are_asked_for(name: str) -> None:
     publish(options(name, announceCounts="1h"), "a.b", "c", "a.b")
     found = [event for event in events(name) if event.event == "counts"]
-    assert [(e.kind, e.taken, e.acked, e.failed, e.in_flight, e.state) for e in found] == [
-        ("publisher", 3, 3, 0, 0, "LIVE")
-    ]
-    assert found[0].publisher == next(e.publisher for e in events(name) if e.event == "live")
+    (counts,) = found
+    assert (counts.kind, counts.taken, counts.acked, counts.failed, counts.in_flight) == ("publisher", 3, 3, 0, 0)
+    assert (counts.state, counts.publisher) == ("LIVE", next(e.publisher for e in events(name) if e.event == "live"))
     assert [e.event for e in events(name)][-2:] == ["destroy", "destroy"], "they come before its end"
-    with pytest.raises(OptionError, match="option announceCounts has no effect without announce=true"):
-        SinkOptions.parse({"url": "memory://a", "announceCounts": "1s"}, BATCH_WRITE)
 
 
 def test_counts_come_while_it_publishes_and_the_newest_wins(name: str) -> None:
@@ -106,15 +103,11 @@ def test_task_announces_its_source_and_publishes_events_of_its_publisher(name: s
     assert (record.name, record.id, record.state, record.data_state) == ("prices", source_id("run"), "ONLINE", "OK")
     assert (record.qos_rate, record.qos_timeliness, record.data_dict) == ("BEST", "BEST", "UNKNOWN")
     assert [(e.kind, e.event, e.topic, e.state) for e in events(name)] == [
-        ("publisher", "create", None, "CREATING"),
-        ("publisher", "live", None, "LIVE"),
-        ("topic", "PUBLISH_CREATE", "a.b", None),
-        ("topic", "PUBLISH_CREATE", "c", None),
-        ("topic", "PUBLISH_DESTROY", "a.b", None),
-        ("topic", "PUBLISH_DESTROY", "c", None),
-        ("publisher", "destroy", None, "DESTROYING"),
-        ("publisher", "destroy", None, "DESTROYED"),
-    ]
+        ("publisher", "create", None, "CREATING"), ("publisher", "live", None, "LIVE"),
+        ("topic", "PUBLISH_CREATE", "a.b", None), ("topic", "PUBLISH_CREATE", "c", None),
+        ("topic", "PUBLISH_DESTROY", "a.b", None), ("topic", "PUBLISH_DESTROY", "c", None),
+        ("publisher", "destroy", None, "DESTROYING"), ("publisher", "destroy", None, "DESTROYED"),
+    ]  # fmt: skip
     assert {(e.source_name, e.source_id, e.publisher) for e in events(name)} == {
         ("prices", source_id("run"), "run/0/3/1")
     }
@@ -129,29 +122,17 @@ def test_capabilities_say_where_and_what_and_keep_secrets() -> None:
     )
     assert record.name == "ticks"
     assert record.capabilities == {
-        "format": "mamapub",
-        "bridge": "nats",
-        "url": "nats://***@h:4222",
-        "topicPrefix": "md",
-        "queryName": "ticks",
-        "queryId": "q-1",
-        "applicationName": "app",
-        "applicationId": "local-1",
-    }
+        "format": "mamapub", "bridge": "nats", "url": "nats://***@h:4222", "topicPrefix": "md", "queryName": "ticks",
+        "queryId": "q-1", "applicationName": "app", "applicationId": "local-1",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("given", "query", "app", "expected"),
-    [
-        ({"sourceName": "s"}, "q", "a", "s"),
-        ({}, "q", "a", "q"),
-        ({}, None, "a", "a"),
-        ({}, None, None, "mama-spark"),
-    ],
-)
-def test_name_of_a_source(given: dict[str, str], query: str | None, app: str | None, expected: str) -> None:
-    record = source_record(SinkOptions.parse(given), "id", streaming=True, query_name=query, app_name=app)
-    assert record.name == expected
+def test_name_of_a_source() -> None:
+    for given, query, app, expected in (
+        ({"sourceName": "s"}, "q", "a", "s"), ({}, "q", "a", "q"), ({}, None, "a", "a"), ({}, None, None, "mama-spark"),
+    ):  # fmt: skip
+        record = source_record(SinkOptions.parse(given), "id", streaming=True, query_name=query, app_name=app)
+        assert record.name == expected
 
 
 def test_stream_is_known_by_its_query_and_a_repeated_batch_by_its_transaction(name: str) -> None:
@@ -199,20 +180,22 @@ def test_lost_connection_is_an_error_of_the_publisher(name: str, tmp_path: Path)
     assert (error.kind, error.state, error.info) == ("publisher", "LIVE", "the script cut the connection")
 
 
-def test_write_goes_on_when_discovery_does_not_answer(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def refuses(error: Exception) -> Callable[..., None]:
+    def refuse(*_: object) -> None:
+        raise error
+
+    return refuse
+
+
+def test_write_goes_on_when_discovery_does_not_answer_or_takes_no_events(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     MemorySources.get(name).up = False
     report = publish(options(name, sourceName="prices"), "a")
     assert (report.counts.acked, report.source) == (1, None)
     assert "source 'prices' is not announced" in caplog.text
-
-
-def test_write_goes_on_when_events_cannot_be_published(
-    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise Unavailable("discovery is gone")
-
-    monkeypatch.setattr(MemoryDiscovery, "publish_events", refuse)
+    MemorySources.get(name).up = True
+    monkeypatch.setattr(MemoryDiscovery, "publish_events", refuses(Unavailable("discovery is gone")))
     assert publish(options(name), "a").counts.acked == 1
     assert "were not published: discovery is gone" in caplog.text
 
@@ -233,18 +216,14 @@ def test_end_of_a_partition_waits_a_bounded_time_for_discovery(
 def test_what_only_the_user_can_change_is_found_before_the_first_message(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: object) -> None:
-        raise ConfigError("no permission to publish to '_MAMA_SOURCE_DISCOVERY.source.>'")
-
-    monkeypatch.setattr(MemoryDiscovery, "open", refuse)
-    report = publish(options(name), "a")
-    assert report.fatal == "announce=true: no permission to publish to '_MAMA_SOURCE_DISCOVERY.source.>'"
+    why = "no permission to publish to '_MAMA_SOURCE_DISCOVERY.source.>'"
+    monkeypatch.setattr(MemoryDiscovery, "open", refuses(ConfigError(why)))
+    assert publish(options(name), "a").fatal == f"announce=true: {why}"
     assert MemoryBroker.get(name).messages() == []
 
 
 def test_partition_without_rows_announces_nothing_and_writes_nothing(name: str, tmp_path: Path) -> None:
-    o = options(name, flightLog=str(tmp_path / "log"))
-    report = publish(o)
+    report = publish(options(name, flightLog=str(tmp_path / "log")))
     assert (report.source, report.parts, board(name)) == (None, [], [])
 
 
@@ -258,21 +237,16 @@ def test_commit_of_a_batch_says_offline_once(name: str, capsys: pytest.CaptureFi
     assert records(name)[1].capabilities == records(name)[0].capabilities
 
 
-def test_batch_that_fails_says_offline_too(name: str) -> None:
-    o = options(name)
-    report = publish(o, "a.*")
-    writer = MamaPubWriter(SinkJob(o, PLAN, False, "run", ()))
+def test_batch_that_fails_says_offline_too_or_warns_if_it_cannot(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    job = SinkJob(options(name), PLAN, False, "run", ())
+    writer, report = MamaPubWriter(job), publish(options(name), "a.*")
     with pytest.raises(Exception, match="1 row was not published"):
         writer.commit([report])
     writer.abort([report])
     assert [r.state for r in records(name)] == ["ONLINE", "OFFLINE"]
-
-
-def test_batch_that_cannot_withdraw_warns(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    o = options(name)
-    report = publish(o, "a")
+    report = publish(options(name), "a")
     MemorySources.get(name).up = False
-    MamaPubWriter(SinkJob(o, PLAN, False, "run", ())).commit([report])
+    MamaPubWriter(job).commit([report])
     assert "is not withdrawn and will expire" in caplog.text
 
 
@@ -280,8 +254,9 @@ def test_batch_that_cannot_withdraw_warns(name: str, caplog: pytest.LogCaptureFi
 
 
 def properties(folder: Path, *lines: str) -> dict[str, str]:
+    """Lines that begin with a dot are of the transport ``desk`` of NATS."""
     file = folder / "mama.properties"
-    file.write_text("\n".join([*lines, ""]))
+    file.write_text("".join(f"{'mama.nats.transport.desk' if line[0] == '.' else 'mama.'}{line}\n" for line in lines))
     return {"transport": "desk", "properties": str(file), "announce": "true"}
 
 
@@ -289,19 +264,14 @@ def test_transport_of_a_file_gives_options_and_a_given_option_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DESK_HOST", "h1")
-    given = properties(
-        tmp_path,
-        "mama.nats.transport.desk.url=nats://$(DESK_HOST):4222",
-        "mama.nats.transport.desk.maxInFlight=77",
-        "mama.transport.desk.waitTimeout=9s",
-    )
+    given = properties(tmp_path, ".url=nats://$(DESK_HOST):4222", ".maxInFlight=77", "transport.desk.waitTimeout=9s")
     o = read_options(SinkOptions, {**given, "maxinflight": "5"}, ANY_USE).options
     assert (o.url, o.max_in_flight, o.wait_timeout) == (("nats://h1:4222",), 5, 9.0)
 
 
 @pytest.mark.spec("SD-18", "SD-49", "SD-50")
 def test_transport_without_the_property_is_not_implemented_and_names_it(tmp_path: Path) -> None:
-    found = read_options(SinkOptions, properties(tmp_path, "mama.nats.transport.desk.url=nats://h:4222"), ANY_USE)
+    found = read_options(SinkOptions, properties(tmp_path, ".url=nats://h:4222"), ANY_USE)
     with pytest.raises(StatusError, match=r"mama\.nats\.transport\.desk\.sourcediscovery\.supported") as e:
         check_announce(found.options, found.discovery)
     assert e.value.status is Status.NOT_IMPLEMENTED
@@ -321,7 +291,7 @@ def test_bridge_without_discovery_is_not_implemented_and_named(monkeypatch: pyte
 @pytest.mark.parametrize("kind", [SinkOptions, DiscoveryOptions])
 def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportOptions], tmp_path: Path) -> None:
     """With the url given as ever"""
-    file = properties(tmp_path, "mama.sourcediscovery.source.name=Wer")["properties"]
+    file = properties(tmp_path, "sourcediscovery.source.name=Wer")["properties"]
     found = read_options(kind, {"url": "nats://h:4222", "properties": file}, ANY_USE)
     assert found.discovery.fields.source == FieldId("Wer", 10001)
     assert found.discovery.supported is None, "the bridge decides"
@@ -332,10 +302,10 @@ def test_a_file_without_a_transport_gives_the_fields_alone(kind: type[TransportO
 def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path: Path) -> None:
     given = properties(
         tmp_path,
-        f"mama.memory.transport.desk.url=memory://{name}",
-        "mama.memory.transport.desk.sourcediscovery.supported=true",
-        "mama.sourcediscovery.source.name=Wer",
-        "mama.sourcediscovery.source.fid=20001",
+        f"memory.transport.desk.url=memory://{name}",
+        "memory.transport.desk.sourcediscovery.supported=true",
+        "sourcediscovery.source.name=Wer",
+        "sourcediscovery.source.fid=20001",
     )
     found = read_options(SinkOptions, {**given, "bridge": "memory", "sourceName": "prices"}, ANY_USE)
     check_announce(found.options, found.discovery)
@@ -347,12 +317,8 @@ def test_fields_of_the_file_are_those_of_the_source_message(name: str, tmp_path:
 
 
 def test_field_named_like_a_capability_is_found_on_the_driver(tmp_path: Path) -> None:
-    given = properties(
-        tmp_path,
-        "mama.nats.transport.desk.url=nats://h:4222",
-        "mama.nats.transport.desk.sourcediscovery.supported=true",
-        "mama.sourcediscovery.source.name=bridge",
-    )
+    of_transport = ".url=nats://h:4222", ".sourcediscovery.supported=true"
+    given = properties(tmp_path, *of_transport, "sourcediscovery.source.name=bridge")
     found = read_options(SinkOptions, given, ANY_USE)
     with pytest.raises(Exception, match="capability 'bridge' is named like a field"):
         check_announce(found.options, found.discovery)
