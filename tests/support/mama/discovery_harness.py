@@ -1,11 +1,10 @@
-"""Strangers that announce themselves with nothing but a NATS client, and what queries of discovery told."""
+"""Strangers that announce themselves with nothing but a NATS client, and rows of discovery in short."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from mama_spark.contracts.bridge import SourceKey
@@ -15,12 +14,10 @@ from mama_spark.mama.messages.source_records import SourceRecord, encode_source
 from mama_spark.nats.discovery.bridge import NatsDiscovery
 from mama_spark.nats.discovery.layout import LIVE, REC, WARN, DiscoveryLayout
 from mama_spark.nats.settings import NatsSettings
-from mama_spark.testing.waiting import eventually
 
 from tests.support.nats.nats_servers import Admin
 
 BOARD = DiscoveryLayout()
-_TOLD = 200.0
 
 
 def create_streams(url: str) -> None:
@@ -95,52 +92,6 @@ class ForeignAnnouncer(Admin):
             await asyncio.gather(*(self._client.request(subject, b"", timeout=30) for subject in subjects))
 
         self._run(ask())
-
-
-class BatchRecorder:
-    """The rows of a query by batch: give it to ``foreachBatch``. A batch that runs again must be the same.
-
-    :param fail_in: raise in the first run of this batch, after it was read
-    """
-
-    def __init__(self, fail_in: int | None = None) -> None:
-        self.batches: dict[int, list[dict[str, Any]]] = {}
-        self.again: list[int] = []
-        self._fail_in, self._lock = fail_in, threading.Lock()
-
-    def __call__(self, batch: Any, batch_id: int) -> None:
-        rows = [row.asDict() for row in batch.collect()]
-        with self._lock:
-            if batch_id in self.batches:
-                assert rows == self.batches[batch_id], "the same batch, but other rows"
-                self.again.append(batch_id)
-            self.batches[batch_id] = rows
-        if self._fail_in == batch_id:
-            self._fail_in = None
-            raise RuntimeError("this batch was read and not committed")
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        with self._lock:
-            return [row for number in sorted(self.batches) for row in self.batches[number]]
-
-    def lines(self, *kinds: str) -> list[str]:
-        """Rows in short: event, and what it is about."""
-        return [line(row) for row in self.rows if not kinds or row["kind"] in kinds]
-
-    def wait(self, enough: Callable[[list[str]], Any], what: str) -> list[str]:
-        """Until the lines of all rows are enough; the lines."""
-        found: list[str] = []
-
-        def told() -> Any:
-            found[:] = self.lines()
-            return enough(found)
-
-        try:
-            eventually(told, what, _TOLD)
-        except AssertionError as e:
-            raise AssertionError(f"{e}; told is {found[-20:]}") from None
-        return found
 
 
 def line(row: dict[str, Any]) -> str:
