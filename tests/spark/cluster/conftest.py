@@ -15,8 +15,8 @@ from mama_spark.testing.waiting import eventually
 
 from tests.support.malamute.restartable_broker import RestartableNatsServer
 from tests.support.processes import task_workers
-from tests.support.spark.sink_harness import verdict
-from tests.support.spark.standalone import SMALL_BATCHES, Application, StandaloneCluster, submit
+from tests.support.spark.sink_harness import SMALL_BATCHES, verdict
+from tests.support.spark.standalone import Application, StandaloneCluster, submit
 
 SCRIPT = Path(__file__).parents[1] / "driver_scripts" / "on_cluster.py"
 PATIENCE = 600.0

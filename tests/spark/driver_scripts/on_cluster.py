@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = "topic STRING, value STRING"
 GATE = 300.0
@@ -75,21 +74,12 @@ def publish(spark: SparkSession, given: Given) -> None:
     rows(spark, given).write.format("mamapub").options(**given["options"]).mode("append").save()
 
 
-def reading(spark: SparkSession, given: Given, name: str) -> StreamingQuery:
+def read_stream(spark: SparkSession, given: Given) -> None:
     """Everything, into Parquet files."""
     messages = spark.readStream.format("mamasub").options(url=given["options"]["url"], topics="orders.>").load()
     text = messages.selectExpr("topic", "cast(value AS string) AS value")
-    at = {"path": f"{given['folder']}/{name}", "checkpointLocation": f"{given['folder']}/{name}-checkpoint"}
-    return text.writeStream.format("parquet").options(**at).trigger(availableNow=True).start()
-
-
-def read_stream(spark: SparkSession, given: Given) -> None:
-    reading(spark, given, "read").awaitTermination()
-
-
-def read_twice(spark: SparkSession, given: Given) -> None:
-    for query in [reading(spark, given, name) for name in ("first", "second")]:
-        query.awaitTermination()
+    at = {"path": f"{given['folder']}/read", "checkpointLocation": f"{given['folder']}/read-checkpoint"}
+    text.writeStream.format("parquet").options(**at).trigger(availableNow=True).start().awaitTermination()
 
 
 def pause(spark: SparkSession, given: Given) -> None:
@@ -113,8 +103,7 @@ def discover(spark: SparkSession, given: Given) -> dict[str, Any]:
 
 
 STEPS: dict[str, Callable[[SparkSession, Given], dict[str, Any] | None]] = {
-    "publish": publish, "read_stream": read_stream, "read_batch": read_batch, "discover": discover,
-    "read_twice": read_twice, "pause": pause,
+    "publish": publish, "read_stream": read_stream, "read_batch": read_batch, "discover": discover, "pause": pause,
 }  # fmt: skip
 
 

@@ -7,13 +7,19 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.malamute.restartable_broker import RestartableBroker
-from tests.support.spark.packed_harness import packed_verdict
-from tests.support.spark.sink_harness import PATIENCE, Background, InterruptedWrite, counts, flights, verdict
+from tests.support.spark.sink_harness import (
+    PATIENCE,
+    Background,
+    InterruptedWrite,
+    counts,
+    flights,
+    small_batches,
+    verdict,
+)
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -24,15 +30,8 @@ once = pytest.mark.parametrize("room", ["nats"], indirect=True)
 @pytest.fixture
 def case(spark: SparkSession, room: RestartableBroker, tmp_path: Path) -> Iterator[InterruptedWrite]:
     room.create("ORDERS", "orders.>")
-    few = {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",  # what a held partition does not give
-        "spark.sql.execution.pandas.udf.buffer.size": "4096",  # and what Spark keeps until there is more
-    }
-    for name, value in few.items():
-        spark.conf.set(name, value)
-    yield InterruptedWrite(spark, room, tmp_path)
-    for name in few:
-        spark.conf.unset(name)
+    with small_batches(spark):
+        yield InterruptedWrite(spark, room, tmp_path)
 
 
 def conserved(case: InterruptedWrite, sent: int, *, exactly_once: bool = True) -> None:
@@ -81,27 +80,6 @@ def test_killed_broker_comes_back_and_nothing_is_lost_in_any_mode(
 
 @pytest.mark.thorough
 @once
-def test_order_of_each_partition_survives_a_killed_broker(case: InterruptedWrite, background: Background) -> None:
-    n = 4_000
-    rows = case.rows(n).selectExpr("topic", "concat(spark_partition_id(), ' ', value) AS value")
-    with case.gate:
-        options = {"maxRatePerPartition": str(n // 3), "order": "partition"}
-        writing = background(lambda: case.write(case.held(rows), **options))
-        case.under_way(writing, n // 6)
-        case.room.kill()
-        case.room.start()
-    writing.result(PATIENCE)
-    conserved(case, n)
-    numbers: dict[str, list[int]] = {"0": [], "1": []}
-    for message in case.room.messages("ORDERS"):
-        partition, _, number = message.payload.decode().split()
-        numbers[partition].append(int(number))
-    assert {p: len(found) for p, found in numbers.items()} == {"0": n // 2, "1": n // 2}
-    assert all(found == sorted(found) for found in numbers.values())
-
-
-@pytest.mark.thorough
-@once
 def test_cancelled_job_leaves_a_true_log_and_the_next_write_works(
     case: InterruptedWrite, background: Background
 ) -> None:
@@ -129,19 +107,6 @@ def test_retry_in_another_order_loses_nothing_with_default_ids(case: Interrupted
     log = flights(case.log)
     assert counts(log, "task_attempt") == {1: n}
     assert counts(log, "duplicate")[True] >= n // 4
-
-
-@pytest.mark.thorough
-@once
-def test_retry_in_another_order_may_store_packed_rows_twice_and_loses_none(case: InterruptedWrite) -> None:
-    """The id of a pack covers its rows and their order: other packs have other ids."""
-    n, rows = 60_000, 10
-    case.write(case.out_of_order(n, 500, 1_000), pack="lines", packMaxRows=str(rows))
-    packed_verdict(case.room, "ORDERS", case.log, sent=n, exactly_once=False).raise_faults()
-    log = flights(case.log)
-    assert set(counts(log, "task_attempt")) == {1}
-    assert pc.sum(log["rows"]).as_py() == n
-    assert case.stored() > n // rows + 500  # what the first attempt stored is there beside it
 
 
 # --- found before the first row, or in time --------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.malamute.restartable_broker import RestartableBroker, RestartableNatsServer
 from tests.support.nats.nats_servers import Admin
 from tests.support.processes import full_disk
-from tests.support.spark.sink_harness import WriteGate, counts, flights, verdict
+from tests.support.spark.sink_harness import WriteGate, counts, flights, small_batches, verdict
 
 SCHEMA = "topic STRING, value STRING"
 
@@ -115,22 +115,6 @@ def test_micro_batches_without_rows_publish_nothing_and_commit(case: Case) -> No
 
 
 @on_nats
-def test_output_modes_other_than_append_are_refused_with_the_reason(case: Case) -> None:
-    case.add(10)
-    counted = case.read().groupBy("topic").count().selectExpr("topic", "cast(count as string) AS value")
-    with pytest.raises(Exception, match="append"):
-        (
-            counted.writeStream.format("mamapub")
-            .options(**case.options)
-            .option("checkpointLocation", str(case.checkpoint))
-            .outputMode("complete")
-            .trigger(availableNow=True)
-            .start()
-            .awaitTermination(240)
-        )
-
-
-@on_nats
 def test_failed_batch_and_its_restarts_are_in_the_log_and_each_row_is_stored_once(case: Case, admin: Admin) -> None:
     case.add(50)
     case.add(40)
@@ -162,21 +146,13 @@ def test_failed_batch_and_its_restarts_are_in_the_log_and_each_row_is_stored_onc
 def test_stopped_query_loses_nothing_after_its_restart(case: Case) -> None:
     case.add(100)
     case.add(3_000)
-    few = {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "200",  # what the gate holds back
-        "spark.sql.execution.pandas.udf.buffer.size": "4096",  # and what Spark keeps until there is more
-    }
-    for name, value in few.items():
-        case.spark.conf.set(name, value)
     gate = WriteGate(case.folder)
     rows = case.read().mapInArrow(gate.before_the_end, SCHEMA)
-    with gate:
+    with small_batches(case.spark), gate:
         query = case.start(2, rows)
         eventually(lambda: case.stored() > 1_600 or not query.isActive, "the second batch is under way", 120)
         assert query.isActive
         query.stop()
-    for name in few:
-        case.spark.conf.unset(name)
     assert case.start(2, rows).awaitTermination(240)
     case.conserved(3_100)
     assert counts(flights(case.log), "batch_id") == {0: 100, 1: 3_000}
@@ -253,28 +229,6 @@ def test_full_disk_ends_the_query_with_the_reason_and_loses_nothing(
     case.conserved(150)
     assert counts(flights(case.log), "batch_id") == {0: 100, 1: 50}
     assert counts(flights(case.log), "duplicate").get(True, 0) == (0 if java else 50)
-
-
-@on_nats
-def test_a_second_query_on_a_checkpoint_takes_the_place_of_the_first_and_stores_nothing_twice(case: Case) -> None:
-    """As it happens where a cell of a notebook is run again."""
-
-    def start() -> StreamingQuery:
-        writer = case.read().writeStream.format("mamapub").options(**case.options)
-        return writer.option("checkpointLocation", str(case.checkpoint)).start()
-
-    case.add(40)
-    first = start()
-    eventually(lambda: case.stored() == 40 or not first.isActive, "the first query has published", 240)
-    second = start()
-    eventually(lambda: not first.isActive, "the first query has ended", 240)
-    assert first.exception() is None
-    case.add(30)
-    eventually(lambda: case.stored() == 70 or not second.isActive, "the second query has published", 240)
-    second.processAllAvailable()
-    second.stop()
-    case.conserved(70)
-    assert counts(flights(case.log), "batch_id") == {0: 40, 1: 30}
 
 
 @on_nats

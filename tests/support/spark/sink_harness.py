@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,12 @@ from tests.support.processes import task_workers
 _GATE = 400.0
 PATIENCE = 240.0
 
+#: What holds rows back in small portions needs them, and nothing kept until there is more.
+SMALL_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
+    "spark.sql.execution.pandas.udf.buffer.size": "4096",
+}
+
 Background = Callable[[Callable[[], Any]], Future[Any]]
 TERMINAL = ("acked", "completed_exceptionally", "timeout")
 
@@ -31,6 +38,15 @@ def flights(log: Path | str, committed: bool | None = True) -> pa.Table:
     table = pa.table(DeltaTable(str(log)).to_pyarrow_table())
     table = table.filter(pc.is_in(table["event"], value_set=pa.array(TERMINAL)))
     return table if committed is None else table.filter(pc.equal(table["committed"], committed))
+
+
+@contextmanager
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    for name, value in SMALL_BATCHES.items():
+        spark.conf.set(name, value)
+    yield
+    for name in SMALL_BATCHES:
+        spark.conf.unset(name)
 
 
 class WriteGate:
@@ -81,13 +97,6 @@ def verdict(holder: StreamContents, stream: str, log: Path | str, *, sent: int, 
     """
     stored = [(m.sequence, m.topic, m.payload) for m in holder.messages(stream)]
     good, failed = (_outcomes(flights(log, committed)) for committed in (True, False))
-    return hold(good, failed, stored, sent, exactly_once)
-
-
-def hold(
-    good: list[Outcome], failed: list[Outcome], stored: list[tuple[int, str, bytes]], sent: int, exactly_once: bool
-) -> Verdict:
-    """Outcomes of committed attempts and of others, against sequence, topic and value of each row that is stored."""
     found = conserve(good, stored, sent=sent, exactly_once=exactly_once)
     held = {(topic, value) for _, topic, value in stored}
     for o in failed:

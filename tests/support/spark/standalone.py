@@ -54,11 +54,6 @@ CONF = {
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "200ms",
 }
-#: What holds rows back in small portions needs them, and nothing kept until there is more.
-SMALL_BATCHES = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
-    "spark.sql.execution.pandas.udf.buffer.size": "4096",
-}
 
 
 def compiled(folder: Path) -> Path:
