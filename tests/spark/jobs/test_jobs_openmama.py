@@ -1,4 +1,4 @@
-"""``jobs/openmama_archive.py`` in the session of the tests, the documented queries, and peers by ``mamadiscovery``."""
+"""``jobs/openmama_archive.py`` in the session of the tests, and the documented queries."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ from mama_spark.mama.messages.msg import MamaMsg, MamaPrice, MamaTime
 from mama_spark.mama.messages.omnm import encode
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.openmama.wire.frames import OZ, BridgeFrame, FrameType
-from mama_spark.openmama.wire.naming import CONNECT, NamingFrame, PeerPresence, encode_naming
-from mama_spark.openmama.wire.records import (
-    MamaGapCause,
-    MamaRecord,
-    MamaRecordKind,
-    messages,
-    record_topic,
-)
+from mama_spark.openmama.wire.records import MamaGapCause, MamaRecord, MamaRecordKind, messages, record_topic
 from pyspark.sql import SparkSession
 
 from tests.support.nats.nats_log import record_log
@@ -92,13 +85,3 @@ def test_the_archive_has_every_tick_once_and_what_is_missing(
     last, missing = (spark.sql(query).collect() for query in QUERIES)
     assert {(r.topic, r.wBidPrice) for r in last} == {("OM.IBM", 120.0), ("OM.BRK.B", 120.0)}
     assert [tuple(r) for r in missing] == [("OM.IBM", "7", 1, 29, "way")]
-
-
-@pytest.mark.spec("OW31")
-def test_peers_are_sources_for_spark(spark: SparkSession, nats_server: NatsServer, log: RecordLog) -> None:
-    frame = encode_naming(NamingFrame(CONNECT, "feed", "lab1", 17, "8e2c0000-0000-4000-8000-000000000001", "tcp://h:1"))
-    append(log, MamaRecord(MamaRecordKind.PEER, "mama._peers", 1, frame, "oz", cause=PeerPresence.SUSPECT))
-    peers = spark.read.format("mamadiscovery").option("url", f"{nats_server.url}/MAMA").option("omnm", "true").load()
-    (row,) = peers.select("kind", "event", "source_name", "capabilities").collect()
-    assert (row.kind, row.event, row.source_name) == ("source", "suspect", "feed@lab1")
-    assert row.capabilities["endpoint"] == "tcp://h:1"
