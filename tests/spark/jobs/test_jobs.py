@@ -289,12 +289,8 @@ def test_the_job_keeps_both_tables_through_a_kill(
     """The history has each change once, also what happened while the job was dead; the other table is what is now."""
     job = start("discover", conf(tmp_path, nats_server.url, "1 second"), tmp_path / "out", *delta_jars())
     try:
-        wait(
-            lambda: any(row["kind"] == "image_end" for row in table(tmp_path / "history")),
-            "the first batch",
-            tmp_path,
-            job,
-        )
+        ended = {"kind": "image_end"}.items()
+        wait(lambda: any(ended <= r.items() for r in table(tmp_path / "history")), "the first batch", tmp_path, job)
         stranger.say(desk(7, data_dict="FIRST"))
         wait(lambda: "desk 7" in current(tmp_path / "current"), "the first source", tmp_path, job)
         stranger.say(desk(8))
@@ -313,68 +309,41 @@ def test_the_job_keeps_both_tables_through_a_kill(
     }
 
 
-class TableQuery:
-    """One checkpoint over both tables, in this process."""
-
-    def __init__(self, spark: SparkSession, server: NatsServer, folder: Path) -> None:
-        self.spark, self.server, self.folder = spark, server, folder
-        self.tables = DiscoveryTables(str(folder / "history"), str(folder / "current"))
-        self.fail_after: str | None = None
-
-    def write(self, batch: DataFrame, batch_id: int) -> None:
-        self.tables.write(batch, batch_id)
-        if self.fail_after == "write":
-            self.fail_after = None
-            raise RuntimeError("written and not committed")
-
-    def run(self, checkpoint: str = "one", **options: str) -> None:
-        rows = self.spark.readStream.format("mamadiscovery").option("url", self.server.url).options(**options).load()
-        writer = rows.writeStream.foreachBatch(self.write).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(self.folder / checkpoint)).start()
-        try:
-            assert query.awaitTermination(240)
-        finally:
-            query.stop()
-
-
 @pytest.mark.thorough
-def test_expired_sources_keep_what_they_said_and_a_batch_that_runs_twice_counts_once(
+def test_tables_of_sources_that_expire_or_are_not_in_a_new_image_and_of_a_batch_that_runs_twice(
     spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
 ) -> None:
-    keeper = TableQuery(spark, nats_server, tmp_path)
-    keeper.run()
+    """A source that expired keeps what it said. With another checkpoint, what happened in between nobody saw."""
+    tables = DiscoveryTables(str(tmp_path / "history"), str(tmp_path / "current"))
+    fails = [False]
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        tables.write(batch, batch_id)
+        if fails[0]:
+            fails[0] = False
+            raise RuntimeError("written and not committed")
+
+    def run(checkpoint: str = "one") -> None:
+        rows = spark.readStream.format("mamadiscovery").option("url", nats_server.url).load()
+        writer = rows.writeStream.foreachBatch(write).trigger(availableNow=True)
+        assert writer.option("checkpointLocation", str(tmp_path / checkpoint)).start().awaitTermination(240)
+
+    run()
     stranger.say(desk(7, data_dict="KEPT"))
     stranger.say(desk(8))
     stranger.live(DESK, 2)  # last: from here on its time runs
     eventually(lambda: stranger.expired(DESK), "the server's own word")
-    keeper.fail_after = "write"
+    fails[0] = True
     with pytest.raises(StreamingQueryException, match="not committed"):
-        keeper.run()
-    keeper.run()
+        run()
+    run()
     names = ["online desk 7", "online desk 8", "suspect desk 7", "offline desk 7"]
     assert history(tmp_path / "history") == names
-    assert current(tmp_path / "current") == {
-        "desk 7": ("offline", "OFFLINE", "SUSPECT", "KEPT"),
-        "desk 8": ("online", "ONLINE", "OK", None),
-    }
-
-
-@pytest.mark.thorough
-def test_a_source_that_a_new_image_does_not_have_is_offline(
-    spark: SparkSession, nats_server: NatsServer, stranger: ForeignAnnouncer, tmp_path: Path
-) -> None:
-    """With another checkpoint, what happened in between was seen by nobody."""
-    keeper = TableQuery(spark, nats_server, tmp_path)
-    keeper.run()
-    for number in (7, 8):
-        stranger.say(desk(number))
-    keeper.run()
+    expired = {"desk 7": ("offline", "OFFLINE", "SUSPECT", "KEPT")}
+    assert current(tmp_path / "current") == expired | {"desk 8": ("online", "ONLINE", "OK", None)}
     stranger.api("STREAM.PURGE.MAMA_SOURCES", {"filter": "_MAMA_SOURCE_DISCOVERY.source.desk.8.>"})
-    keeper.run("two")
-    assert current(tmp_path / "current") == {
-        "desk 7": ("online", "ONLINE", "OK", None),
-        "desk 8": ("offline", "OFFLINE", "SUSPECT", None),
-    }
+    run("two")
+    assert current(tmp_path / "current") == expired | {"desk 8": ("offline", "OFFLINE", "SUSPECT", None)}
     (gone,) = [row for row in table(tmp_path / "current") if row["source_id"] == 8]
     assert gone["info"] == "not in the image"
 
