@@ -57,16 +57,12 @@ def the_steps(server: NatsServer, folder: Path) -> list[tuple[str, str, dict[str
         ("write, login of the session", "write", letters, True),
         ("read, login of the session", "read", {"topics": "s.>"}, True),
         ("stream, login of the session", "stream", {"connectTimeout": "9s"}, True),
-        ("a token in place of that login", "read", {"token": WORDS["token"], "topics": "s.>"}, False),
         ("wrong password", "write", {**login, "user": "u", **tables, "onError": "deadletter"}, False),
         ("wrong password of a read", "read", {**login, "user": "u", "topics": "s.>"}, False),
-        ("wrong password of a stream", "stream", {**login, "user": "u"}, False),
         ("no TLS there", "write", {"url": by_url.replace("nats:", "tls:")}, False),
         ("a slash in the password", "write", {"url": f"nats://u:{RAW}@127.0.0.1:{server.port}"}, False),
-        ("a slash in the password of a stream", "stream", {"url": f"nats://u:12/{RAW}@h"}, False),
         ("credentials for their path", "write", {"url": server.url, "credentials": CREDENTIALS}, False),
         ("a seed for its path", "read", {"url": server.url, "nkeySeed": SEED, "topics": "s.>"}, False),
-        ("a login in the url of the table", "write", {**login, "flightLog": f"s3://u:{RAW}@bucket"}, False),
         ("a bad row", "write", {**login, "flightLog": str(folder / "flight_log"), **STORAGE}, False),
     ]
 

@@ -22,39 +22,22 @@ from tests.support.spark.subscribe_harness import store
 
 ROOT = Path(__file__).parents[2]
 URL = "nats://127.0.0.1:4222"  #: in the pages
-#: Example -> its page.
+#: What runs here; of the others see tests/live: discovery/test_discovery_doc.py, test_prometheus.py.
 EXAMPLES = {
-    "batch": "README.md",
-    "streaming": "docs/how-to/publish-a-stream.md",
-    "sorted": "docs/how-to/publish-a-stream.md",
-    "flight log": "docs/how-to/query-the-flight-log.md",
-    "discovery": "docs/how-to/announce-a-source.md",
-    "messages": "docs/how-to/read-messages.md",
-    "into delta": "docs/how-to/read-messages.md",
-    "current values": "docs/how-to/read-current-values.md",
-    "malamute": "docs/how-to/publish-to-malamute.md",
-    "once": "docs/how-to/publish-a-batch-once.md",
-    "dead letters": "docs/how-to/handle-dead-letters.md",
-    "read dead letters": "docs/how-to/handle-dead-letters.md",
-    "repair": "docs/how-to/handle-dead-letters.md",
-    "write a bucket": "docs/how-to/follow-a-bucket.md",
-    "follow a bucket": "docs/how-to/follow-a-bucket.md",
-}
+    "batch", "streaming", "sorted", "flight log", "discovery", "messages", "into delta", "current values", "malamute",
+    "once", "dead letters", "read dead letters", "repair", "write a bucket", "follow a bucket",
+}  # fmt: skip
+PAGES = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 TUTORIAL = (ROOT / "docs" / "tutorial" / "first-delivery-report.md").read_text(encoding="utf-8")
 
 
 def snippet(name: str) -> str:
-    page = (ROOT / EXAMPLES[name]).read_text(encoding="utf-8")
-    found = re.search(rf"<!-- run: {name} -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert found is not None, f"{EXAMPLES[name]} has no example {name!r}"
-    return found[1]
+    (found,) = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGES, re.DOTALL)
+    return str(found)
 
 
 def test_every_marked_example_is_run_by_a_test() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    marked = {name for page in pages for name in re.findall(r"<!-- run: (.*?) -->", page.read_text(encoding="utf-8"))}
-    # of tests/live: discovery/test_discovery_doc.py, test_prometheus.py
-    assert marked == {*EXAMPLES, "announce", "permissions", "prometheus"}
+    assert {*re.findall(r"<!-- run: (.*?) -->", PAGES)} == EXAMPLES | {"announce", "permissions", "prometheus"}
 
 
 #: A stream runs for some seconds, in which a busy machine may publish nothing: the test waits for its rows instead.

@@ -55,13 +55,9 @@ def test_submitted_report_job_prints_the_summary(log: Path, tmp_path: Path) -> N
     ]
     (file,) = (tmp_path / "out" / "failures").glob("*.json")
     assert json.loads(file.read_text()) == {
-        "event": "completed_exceptionally",
-        "status": "PUBLISH_ERROR_NOT_ENTITLED",
-        "code": 403,
-        "info": "denied",
-        "committed": True,
-        "rows": 1,
-    }
+        "event": "completed_exceptionally", "status": "PUBLISH_ERROR_NOT_ENTITLED", "code": 403, "info": "denied",
+        "committed": True, "rows": 1,
+    }  # fmt: skip
 
 
 SQL = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "how-to" / "query-the-flight-log.md").read_text(), re.DOTALL)
