@@ -76,18 +76,6 @@ def test_folder_that_driver_and_executors_do_not_share_is_found_before_anything_
     assert not path.exists()
 
 
-def test_parts_that_the_driver_does_not_find_fail_the_write(broker: MemoryBroker, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    writer = plan(broker, flightLog=str(log))
-    reports = [run(writer, partition) for partition in range(2)]
-    (log / reports[1].parts[0].path).unlink()
-    with pytest.raises(FlightLogError, match="1 of the 2 files that the tasks wrote are not there"):
-        writer.commit([*reports])
-    writer.abort([*reports])
-    assert flights(log, committed=False).num_rows == 2
-    assert flights(log).num_rows == 0
-
-
 def test_rows_that_failed_in_a_write_that_goes_on_are_told_by_reason_below_its_line(
     broker: MemoryBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

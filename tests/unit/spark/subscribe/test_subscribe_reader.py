@@ -62,17 +62,6 @@ def test_micro_batches_follow_each_other_without_gap_or_overlap(log: FilledLog) 
     assert stream.reportLatestOffset() == {log.name: {"next": 26, "identity": at[log.name]["identity"]}}
 
 
-def test_same_range_gives_the_same_rows_in_the_same_tasks(log: FilledLog) -> None:
-    log.put(40)
-    first, second = stream_of(log, minPartitions="4"), stream_of(log, minPartitions="4")
-    start = first.initialOffset()
-    end = first.latestOffset(start, ReadAllAvailable())
-    log.put(10)
-    for stream in (first, second):
-        tasks = stream.partitions(start, end)
-        assert [read(stream, [t]) for t in tasks] == [list(range(a, a + 10)) for a in (1, 11, 21, 31)]
-
-
 def test_batch_without_records_reads_nothing(log: FilledLog) -> None:
     log.put(3)
     reader = log.source(startingOffsets=f'{{"{log.name}": -1}}').reader(SCHEMA)
@@ -155,18 +144,6 @@ def test_stream_that_is_gone_when_its_task_runs_is_a_loss(log: FilledLog, caplog
         read(strict, [task])
     assert read(lax, [task]) == []
     assert "20 sequences 1 to 20" in caplog.text
-
-
-def test_stream_made_again_is_found_by_the_next_offset(log: FilledLog) -> None:
-    log.put(20)
-    strict, lax = stream_of(log), stream_of(log, failOnDataLoss="false")
-    start = strict.initialOffset()
-    end = strict.latestOffset(start, ReadAllAvailable())
-    again(log)
-    with pytest.raises(DataLost, match="deleted and made again"):
-        strict.latestOffset(end, ReadAllAvailable())
-    now = lax.latestOffset(end, ReadAllAvailable())
-    assert read(lax, lax.partitions(end, now)) == upto(50)
 
 
 def test_data_loss_is_reported_once(log: FilledLog, caplog: pytest.LogCaptureFixture) -> None:
