@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import BATCH_READ, SubscribeOptions
 from mama_spark.spark.subscribe import current_rows
 from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
-from mama_spark.spark.subscribe.data_source import schema_for, stream_reader
+from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, schema_for, stream_reader
 from mama_spark.spark.subscribe.offsets import (
     Offsets,
     ReadRange,
@@ -185,7 +184,7 @@ def test_a_bucket_is_read_as_it_is_now_unless_its_history_is_wanted() -> None:
     assert not SubscribeOptions.parse(history, BATCH_READ).current
 
 
-def refused(reader: Any, checkpoint: Offsets, said: str) -> None:
+def refused(reader: MamaSubStreamReader, checkpoint: Offsets, said: str) -> None:
     offset = to_json(checkpoint)
     for ask in (lambda: reader.latestOffset(offset, ReadAllAvailable()), lambda: reader.partitions(offset, offset)):
         with pytest.raises(ConfigError, match=said):
