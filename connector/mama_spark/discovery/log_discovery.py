@@ -164,6 +164,8 @@ class LogDiscovery(ABC):
         if number is None:
             raise ConfigError(f"discovery begins at image, earliest, latest or a sequence of a log, got {where!r}")
         bounds = self._bounds()
+        if number > bounds.last + 1:
+            raise ConfigError(f"the log {self._log_name!r} has no number {number} yet: the last is {bounds.last}")
         first = {LATEST: bounds.last + 1, EARLIEST: bounds.first}.get(number, number)
         return LogOffset(bounds.identity, first).as_json(self.identity)
 

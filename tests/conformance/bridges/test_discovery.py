@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from mama_spark.contracts.bridge import DiscoveryBridge, DiscoveryEvent, DiscoveryEventKind, SourceKey
+from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.message import MessageBatch
 from mama_spark.contracts.record_log import RecordLog, Records
 from mama_spark.discovery import lease_keeper
@@ -126,6 +127,15 @@ class TestRecordedDiscovery(DiscoveryReadingSuite):
         for first, told in ((begun, ["one", "two"]), ({"begin": "image"}, ["one", "two", None])):
             found = [event.payload for events in reader.read(first, end) for event in events]
             assert [payload and payload.decode() for payload in found] == told
+
+    def test_a_beginning_behind_the_end_of_the_log_is_refused(self, site: DiscoverySetup) -> None:
+        recorder = site.make()
+        recorder.open()
+        recorder.announce(SourceKey("a", 1), b"one", 30.0)
+        name = recorder.image()[-1].origin
+        assert recorder.initial_offset(((name, 2),)) == recorder.initial_offset("latest")
+        with pytest.raises(ConfigError, match=f"the log '{name}' has no number 3 yet: the last is 1"):
+            recorder.initial_offset(((name, 3),))
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
