@@ -137,6 +137,26 @@ class TestRecordedDiscovery(DiscoveryReadingSuite):
         with pytest.raises(ConfigError, match=f"the log '{name}' has no number 3 yet: the last is 1"):
             recorder.initial_offset(((name, 3),))
 
+    def test_what_is_deleted_while_it_is_read_is_a_gap_unless_it_was_read_or_known(
+        self, site: DiscoverySetup, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        recorder = site.make()
+        recorder.open()
+        for n in range(1, 9):
+            recorder.announce(SourceKey("a", n), b"%d" % n, 30.0)
+        begun = recorder.initial_offset("earliest")
+        end, broker, read = recorder.latest_offset(begun), MemoryBroker.get(recorder.image()[-1].origin), MemoryLog.read
+        broker.delete([1, 2])
+
+        def late(log: MemoryLog, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
+            broker.delete([3, 4, 6])
+            yield from read(log, after, up_to, topics)
+            broker.delete([5, 8])
+
+        monkeypatch.setattr(MemoryLog, "read", late)
+        found = [event for events in recorder.read(begun, end) for event in events]
+        assert [event.gap or event.sequence for event in found] == [(1, 2), 5, 7, 8, (3, 4), (6, 6)]
+
 
 # --- memory ---------------------------------------------------------------------------------------------------------
 
