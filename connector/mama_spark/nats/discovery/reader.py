@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from mama_spark.contracts.errors import ConfigError
 from mama_spark.contracts.record_log import EARLIEST, LATEST
 
 from ..jetstream.client import JetStream
-from ..protocol.direct_get import StoredMessage
+from ..protocol.direct_get import StoredMessage, micros
 from . import consumer_advisories as adv
 from .consumer_tracker import ConsumerTracker
 from .events import event_of
@@ -29,7 +28,7 @@ from .offsets import (
 )
 from .streams import StreamWatch
 
-_ADVANCE = 600.0  #: seconds after which an offset advances without an event
+_ADVANCE = 600.0  #: age of a mark in seconds at which an offset advances without an event
 
 
 class DiscoveryReader:
@@ -40,7 +39,6 @@ class DiscoveryReader:
         self.watch = StreamWatch(api, layout)
         self.images = Images(self.watch)
         self._scanned: dict[tuple[str, str, int], int] = {}
-        self._advanced_at = time.monotonic()
         self._consumers = ConsumerTracker(api, clock_offset)
 
     # --- initial offsets ----------------------------------------------------------------------------------------
@@ -104,7 +102,6 @@ class DiscoveryReader:
         self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
     ) -> Position:
         """The next offset within an image; within the image of ``stop`` if ``here`` is not in one."""
-        self._advanced_at = time.monotonic()
         if stop is not None and stop.image is not None and _image_token(stop) != _image_token(here):
             here = DiscoveryOffset.in_image(stop.image, stop.generations, 0)
         if here is None or here.image is None:
@@ -126,7 +123,7 @@ class DiscoveryReader:
             advisories, found = self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
         events, changed = (here.events, 0) if rest == 0 else self._scan_events(here, rest)
-        overdue = time.monotonic() - self._advanced_at > min(_ADVANCE, self.layout.kept / 10)
+        overdue = self.watch.now - micros(here.mark[1]) / 1e6 > min(_ADVANCE, self.layout.kept / 10)
         if not found and not changed and not overdue:
             return None
         mark = self.watch.write_mark()
@@ -136,7 +133,6 @@ class DiscoveryReader:
             events, advisories = min(events, stop.events), min(advisories, stop.advisories)
         if events <= here.events and advisories <= here.advisories and generations == here.generations:
             return None
-        self._advanced_at = time.monotonic()
         marks = [m for m in (mark, here.mark, *(() if stop is None else (stop.mark,))) if m[0] <= events]
         events, advisories = max(events, here.events), max(advisories, here.advisories)
         best = max(marks, default=here.mark)

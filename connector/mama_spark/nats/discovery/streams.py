@@ -164,6 +164,11 @@ class StreamWatch:
         """The stream of advisories, if it is requested and exists."""
         return None if self.streams.generations.advisories in ("", ABSENT) else self.layout.advisories
 
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch, by the server's clock; valid after :meth:`refresh`."""
+        return self.streams.now / 1e6 + time.monotonic() - self._refreshed
+
     def last_advisory(self) -> int:
         return 0 if self.advisories is None else self.api.first_and_last(self.advisories)[1]
 

@@ -1,0 +1,160 @@
+"""What readers of discovery are told of streams that expire, lag and go back: simulated streams, whose leader stores and
+whose replica answers direct gets."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Collection, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
+from mama_spark.contracts.errors import MamaError
+from mama_spark.nats.discovery import consumer_advisories as adv
+from mama_spark.nats.discovery.layout import DiscoveryLayout
+from mama_spark.nats.discovery.reader import DiscoveryReader
+from mama_spark.nats.jetstream import client
+from mama_spark.nats.protocol.direct_get import StoredMessage
+
+from tests.simulation.jetstream_api import JetStream
+from tests.simulation.jetstream_rules import API, Stored, Stream, matches, text_of
+
+KEPT = 100.0
+LAYOUT = DiscoveryLayout(kept=KEPT)
+EVENTS, ADVISORIES = LAYOUT.events, LAYOUT.advisories or ""
+DESK = SourceKey("desk", 7)
+EVENT, GAP, GONE = DiscoveryEventKind.EVENT, DiscoveryEventKind.GAP, DiscoveryEventKind.UNSUBSCRIBED
+
+
+class Streams(client.JetStream):
+    """:ivar now: time of the server, seconds since the epoch; readers have another clock"""
+
+    def __init__(self) -> None:
+        self.now, self.rules = 1e9, JetStream()
+        self._stale: dict[str, Stream] = {}
+        self._answers = 0
+        super().__init__(lambda: SimpleNamespace(info=SimpleNamespace(max_payload=1 << 20)), 5.0)  # type: ignore[arg-type,return-value]
+        for config in LAYOUT.streams():
+            self.rules.create(now=self.now, **config)
+
+    def __getitem__(self, name: str) -> Stream:
+        return self.rules.streams[name]
+
+    # --- what happens to them ----------------------------------------------------------------------------------------
+
+    def store(self, subject: str, payload: bytes = b"") -> int:
+        stream = self.rules.owner(subject)
+        return (stream or self[EVENTS]).store(subject, {}, payload, self.now)
+
+    def tell(self, payload: bytes) -> int:
+        return self.store(LAYOUT.event_subject(DESK), payload)
+
+    def renew(self) -> None:
+        self[EVENTS].store(LAYOUT.source_subject(DESK, "live"), {}, b"", self.now)
+
+    def leave(self, consumer: str) -> int:
+        return self.store(f"{adv.DELETED}S.{consumer}")
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for stream in (self[EVENTS], self[ADVISORIES]):
+            kept = (n for n, message in stream.messages.items() if message.time > self.now - KEPT)
+            stream.purge(next(kept, stream.last + 1))
+
+    def lag(self, answers: int) -> None:
+        """The replica gives so many answers before it has what comes from now on."""
+        self._stale, self._answers = {name: copy.copy(stream) for name, stream in self.rules.streams.items()}, answers
+        for stream in self._stale.values():
+            stream.messages, stream.newest = dict(stream.messages), dict(stream.newest)
+
+    # --- what they answer --------------------------------------------------------------------------------------------
+
+    def _replica(self, name: str) -> Stream:
+        self._answers -= 1
+        return self._stale[name] if self._answers >= 0 else self[name]
+
+    def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
+        found = self._replica(stream).find(which)
+        return None if found is None else message_of(found)
+
+    def get_many(self, stream: str, **body: Any) -> tuple[list[StoredMessage], int]:
+        held = list(map(message_of, self._replica(stream).messages.values()))
+        if (last := body.get("multi_last")) is not None:
+            return [m for m in held if m.subject in last and m.sequence <= body["up_to_seq"]][-1:], 0
+        found = [m for m in held if m.sequence >= body["seq"] and matches(body["next_by_subj"], m.subject)]
+        return found[: body["batch"]], len(found[body["batch"] :])
+
+    def publish(self, subject: str, payload: bytes, headers: dict[str, str], timeout: float | None = None) -> int:
+        stream = self.rules.owner(subject)
+        assert stream is not None
+        return stream.store(subject, headers, payload, self.now)
+
+    def _request_group(
+        self,
+        calls: Sequence[tuple[str, dict[str, Any] | None]],
+        timeout: float | None = None,
+        final: Collection[int] = (),
+    ) -> list[dict[str, Any] | MamaError]:
+        found: list[dict[str, Any] | MamaError] = []
+        for call, body in calls:
+            answer: Any
+            (answer,) = self.rules.request(f"{API}{call}", "", b"" if body is None else orjson.dumps(body), self.now)
+            self.store(adv.AUDITS)
+            try:
+                found.append(client.read_answer(call, answer, final))
+            except MamaError as e:
+                found.append(e)
+        return found
+
+
+def message_of(found: Stored) -> StoredMessage:
+    return StoredMessage(found.sequence, text_of(found.time), found.subject, found.payload, found.headers)
+
+
+class Query:
+    """A query, of which each micro-batch is a run of its own: nothing but the offset is left of the one before."""
+
+    def __init__(self, streams: Streams, begin: str = "latest") -> None:
+        self.streams = streams
+        self.at: Position = DiscoveryReader(streams, LAYOUT, 0.0).initial_offset(begin)
+
+    def plan(self) -> Position:
+        return dict(json.loads(json.dumps(DiscoveryReader(self.streams, LAYOUT, 0.0).latest_offset(self.at, None, None))))
+
+    def read(self, end: Position) -> list[DiscoveryEvent]:
+        blocks = DiscoveryReader(self.streams, LAYOUT, 0.0).read(self.at, end)
+        self.at = end
+        return [event for block in blocks for event in block]
+
+    def run(self) -> list[DiscoveryEvent]:
+        return self.read(self.plan())
+
+
+@pytest.fixture
+def streams() -> Streams:
+    return Streams()
+
+
+def test_renewals_that_expire_between_runs_are_no_gap(streams: Streams) -> None:
+    query = Query(streams)
+    for _ in range(6):
+        streams.renew()
+        streams.pass_time(KEPT / 4)
+        assert query.run() == []
+    told = streams.tell(b"new")
+    assert [(event.kind, event.sequence) for event in query.run()] == [(EVENT, told)]
+
+
+def test_what_expired_while_no_query_ran_is_a_gap_with_its_numbers(streams: Streams) -> None:
+    query = Query(streams)
+    begun = query.at["events"]
+    streams.tell(b"lost")
+    streams.pass_time(2 * KEPT)
+    told = streams.tell(b"new")
+    assert [(event.gap, event.sequence) for event in query.run() if event.origin == EVENTS] == [
+        ((begun + 1, told - 1), None),
+        (None, told),
+    ]
