@@ -28,7 +28,7 @@ from .offsets import (
 )
 from .streams import StreamWatch
 
-_ADVANCE = 600.0  #: age of a mark in seconds at which an offset advances without an event
+_ADVANCE = 600.0  #: age in seconds of the record at an offset, at which the offset advances without an event
 
 
 class DiscoveryReader:
@@ -123,10 +123,11 @@ class DiscoveryReader:
             advisories, found = self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
         events, changed = (here.events, 0) if rest == 0 else self._scan_events(here, rest)
-        overdue = self.watch.now - micros(here.mark[1]) / 1e6 > min(_ADVANCE, self.layout.kept / 10)
-        if not found and not changed and not overdue:
+        if not found and not changed and not self._is_old(here.mark[1]):
             return None
         mark = self.watch.write_mark()
+        if (share is None or found < share) and self._is_old(self.watch.advisory_time(here.advisories)):
+            advisories = max(advisories, self.watch.last_advisory())  # those that tell nothing expire, too
         if rest is None or changed < rest:
             events = mark[0]  # all of it
         if stop is not None:
@@ -137,6 +138,10 @@ class DiscoveryReader:
         events, advisories = max(events, here.events), max(advisories, here.advisories)
         best = max(marks, default=here.mark)
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
+
+    def _is_old(self, time: str) -> bool:
+        """Whether an offset has to move on from a record of this time, so that the record is still kept."""
+        return self.watch.now - micros(time) / 1e6 > min(_ADVANCE, self.layout.kept / 10)
 
     def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         """The result of :meth:`_scan`; at most one without a limit."""
@@ -210,10 +215,9 @@ class DiscoveryReader:
             if changes:
                 yield changes
             after = page[-1].sequence
-        if span.stream == "events":
-            lost = self._lost_events(span, after)
-            if lost:
-                yield lost
+        lost = self._lost_events(span, after)
+        if lost:
+            yield lost
 
     def _was_made_again(self, span: RecordRange, there: DiscoveryOffset) -> bool:
         if span.stream == "events" and self._is_complete(span):

@@ -169,6 +169,11 @@ class StreamWatch:
         """Seconds since the epoch, by the server's clock; valid after :meth:`refresh`."""
         return self.streams.now / 1e6 + time.monotonic() - self._refreshed
 
+    def advisory_time(self, sequence: int) -> str:
+        """The time of an advisory; empty if it is not there."""
+        found = self.api.get(self.advisories, seq=sequence) if self.advisories and sequence else None
+        return "" if found is None else found.time
+
     def last_advisory(self) -> int:
         return 0 if self.advisories is None else self.api.first_and_last(self.advisories)[1]
 

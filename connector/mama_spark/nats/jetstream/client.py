@@ -355,7 +355,7 @@ class JetStream:
         """Messages behind sequence ``after`` on ``subject`` (wildcards), to the end or ``up_to``, and perhaps beyond in
         the last page.
 
-        With ``up_to``, it reads until a message at or beyond it, unless the leader has none: a replica may lack it.
+        With ``up_to``, it reads until a message at or beyond it, or the last one of the leader: a replica may lack it.
 
         :param beyond: then read on to the end, where records that were rewritten meanwhile are
         """
@@ -374,10 +374,10 @@ class JetStream:
             if pending:
                 continue
             last = None if up_to is None else self.message(stream, last_by_subj=subject)
-            if up_to is None or last is None or last.sequence < up_to:
+            if last is None or last.sequence <= after:
                 return
             if now() > until:
-                raise Unavailable(f"no replica of the stream {stream!r} has sequence {up_to} yet")
+                raise Unavailable(f"no replica of the stream {stream!r} has sequence {last.sequence} yet")
             time.sleep(delays.next())
 
 

@@ -30,12 +30,13 @@ EVENT, GAP, GONE = DiscoveryEventKind.EVENT, DiscoveryEventKind.GAP, DiscoveryEv
 
 
 class Streams(client.JetStream):
-    """:ivar now: time of the server, seconds since the epoch; readers have another clock"""
+    """:ivar now: time of the server, seconds since the epoch; readers have another clock
+    :ivar stale: older states of a stream, from which the replica answers first
+    """
 
     def __init__(self) -> None:
         self.now, self.rules = 1e9, JetStream()
-        self._stale: dict[str, Stream] = {}
-        self._answers = 0
+        self.stale: dict[str, list[Stream]] = {}
         super().__init__(lambda: SimpleNamespace(info=SimpleNamespace(max_payload=1 << 20)), 5.0)  # type: ignore[arg-type,return-value]
         for config in LAYOUT.streams():
             self.rules.create(now=self.now, **config)
@@ -64,17 +65,16 @@ class Streams(client.JetStream):
             kept = (n for n, message in stream.messages.items() if message.time > self.now - KEPT)
             stream.purge(next(kept, stream.last + 1))
 
-    def lag(self, answers: int) -> None:
-        """The replica gives so many answers before it has what comes from now on."""
-        self._stale, self._answers = {name: copy.copy(stream) for name, stream in self.rules.streams.items()}, answers
-        for stream in self._stale.values():
-            stream.messages, stream.newest = dict(stream.messages), dict(stream.newest)
+    def state(self, name: str) -> Stream:
+        """The stream as it is now."""
+        found = copy.copy(self[name])
+        found.messages, found.newest = dict(found.messages), dict(found.newest)
+        return found
 
     # --- what they answer --------------------------------------------------------------------------------------------
 
     def _replica(self, name: str) -> Stream:
-        self._answers -= 1
-        return self._stale[name] if self._answers >= 0 else self[name]
+        return self.stale[name].pop() if self.stale.get(name) else self[name]
 
     def get(self, stream: str, timeout: float | None = None, **which: str | int) -> StoredMessage | None:
         found = self._replica(stream).find(which)
@@ -158,3 +158,39 @@ def test_what_expired_while_no_query_ran_is_a_gap_with_its_numbers(streams: Stre
         ((begun + 1, told - 1), None),
         (None, told),
     ]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["quiet", "with events"])
+@pytest.mark.parametrize("pause", [1.0, KEPT / 4])
+def test_advisories_that_tell_nothing_and_expire_are_no_gap(streams: Streams, pause: float, busy: bool) -> None:
+    query = Query(streams)
+    for _ in range(int(1.5 * KEPT / pause)):
+        streams.store(adv.AUDITS)
+        told = [streams.tell(b"e")] if busy else []
+        streams.pass_time(pause)
+        assert [event.sequence for event in query.run()] == told
+    gone = streams.leave("c")
+    assert [(event.kind, event.sequence) for event in query.run()] == [(GONE, gone)]
+
+
+def test_advisories_that_expired_while_no_query_ran_are_a_gap_with_its_numbers(streams: Streams) -> None:
+    query = Query(streams)
+    begun = query.at["advisories"]
+    streams.leave("lost")
+    streams.pass_time(2 * KEPT)
+    first = streams.store(adv.AUDITS)
+    assert [event.gap for event in query.run() if event.origin == ADVISORIES] == [(begun + 1, first - 1)]
+    gone = streams.leave("kept")
+    assert [event.sequence for event in query.run()] == [gone]
+
+
+def test_what_a_replica_lacks_is_awaited_where_nothing_is_told_at_the_end(streams: Streams) -> None:
+    query = Query(streams)
+    streams.pass_time(KEPT / 4)
+    before = streams.state(ADVISORIES)
+    gone = streams.leave("c")
+    streams.store(adv.AUDITS)
+    end = query.plan()
+    assert end["advisories"] > gone
+    streams.stale[ADVISORIES] = [before, before]
+    assert [event.sequence for event in query.read(end)] == [gone]
