@@ -61,7 +61,7 @@ class Images:
         token = uuid.uuid4().hex
         sequences = self._store_chunks(token, changes)
         if before is not None and before.generations.advisories == generations.advisories:
-            advisories = before.advisories
+            advisories = min(before.advisories, self._watch.last_advisory())  # it may have been restored, too
         else:
             advisories = self._watch.last_advisory() if before is None else 0
         written = StoredImage(token, len(changes), last, mark, advisories, sequences[0], sequences[-1], changes[-1].at)

@@ -6,7 +6,8 @@ lost except expired renewals. When it is gone, everything between the offset and
 reported as a gap. Deletions of single messages or of subjects by an operator cannot be detected.
 
 **A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
-the stream of advisories, a new image.
+the stream of advisories, a new image. So it does where the stream of events was restored from an older copy: another
+record is in the place of its mark, or a new mark is stored at or before the offset.
 
 **Why the reader is not** :class:`~mama_spark.discovery.log_discovery.LogDiscovery`: its offset is a place in one log.
 On NATS it is a place in each of two streams, with a mark, and checkpoints hold such offsets.
@@ -128,7 +129,7 @@ def _parse_image(image: list[Any] | None) -> StoredImage | None:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecreated:
-    """The stream was deleted and created again; what followed ``after`` is lost."""
+    """The stream was deleted and created again, or went back; what followed ``after`` is lost."""
 
     stream: str
     after: int
@@ -190,6 +191,8 @@ def _events(start: DiscoveryOffset, end: DiscoveryOffset, fresh: bool) -> list[S
     if end.generations.events != start.generations.events:
         skip = 0 if image is None else image.sources
         return [StreamRecreated("events", start.events), RecordRange("events", 0, up_to, None, skip)]
+    if fresh and end.generations.sources == start.generations.sources:  # the same streams: they went back
+        return [StreamRecreated("events", start.events)]
     return [RecordRange("events", start.events, up_to, start.mark, 0 if start.image is None else start.image.sources)]
 
 

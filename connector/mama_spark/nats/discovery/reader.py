@@ -89,14 +89,19 @@ class DiscoveryReader:
         here, stop = parse_offset(start), None if until is None else parse_offset(until)
         if here is None or here.remaining > 0 or (stop is not None and _image_token(stop) != _image_token(here)):
             return self._latest_in_image(here, limit, stop)
-        generations = self.watch.generations(here)
+        generations, mark = self.watch.look(here)
         if not self.watch.streams.complete or (stop is not None and stop.before_streams):
             return start
-        if here.before_streams:
-            return self._advance(here, generations, limit, stop) or start
-        if (generations.sources, generations.events) != (here.generations.sources, here.generations.events):
-            return start if stop is not None else self.images.store(here, limit)
-        return self._advance(here, generations, limit, stop) or start
+        made, before = (generations.sources, generations.events), (here.generations.sources, here.generations.events)
+        if not here.before_streams and (made != before or mark not in (None, here.mark)):
+            return start if stop is not None else self._begin_again(here, limit)
+        overdue = mark is None or self._is_old(mark[1])
+        return self._advance(here, generations, overdue, limit, stop) or start
+
+    def _begin_again(self, here: DiscoveryOffset, limit: int | None) -> Position:
+        """The offset in a new image: the streams were made again, or restored from older copies."""
+        self._scanned.clear()
+        return self.images.store(here, limit)
 
     def _latest_in_image(
         self, here: DiscoveryOffset | None, limit: int | None, stop: DiscoveryOffset | None
@@ -112,7 +117,12 @@ class DiscoveryReader:
         return replace(here, image_read=image_read).as_json()
 
     def _advance(
-        self, here: DiscoveryOffset, generations: StreamCreationTimes, limit: int | None, stop: DiscoveryOffset | None
+        self,
+        here: DiscoveryOffset,
+        generations: StreamCreationTimes,
+        overdue: bool,
+        limit: int | None,
+        stop: DiscoveryOffset | None,
     ) -> Position | None:
         share = None if limit is None else max(1, limit // 4)
         if here.generations.advisories == ABSENT and self.watch.advisories is not None:
@@ -123,9 +133,11 @@ class DiscoveryReader:
             advisories, found = self._scan_advisories(here, share)
         rest = None if limit is None else limit - found
         events, changed = (here.events, 0) if rest == 0 else self._scan_events(here, rest)
-        if not found and not changed and not self._is_old(here.mark[1]):
+        if not found and not changed and not overdue:
             return None
         mark = self.watch.write_mark()
+        if mark[0] <= here.events:
+            return None if stop is not None else self._begin_again(here, limit)
         if (share is None or found < share) and self._is_old(self.watch.advisory_time(here.advisories)):
             advisories = max(advisories, self.watch.last_advisory())  # those that tell nothing expire, too
         if rest is None or changed < rest:
@@ -198,7 +210,7 @@ class DiscoveryReader:
 
     def _recreated_event(self, step: StreamRecreated, there: DiscoveryOffset) -> DiscoveryEvent:
         when = 0 if there.image is None else there.image.at
-        text = "the stream was deleted and made again: what followed is lost"
+        text = "the stream was deleted and made again, or restored from an older copy: what followed is lost"
         return gap(getattr(self.layout, step.stream) or "", step.after + 1, step.after + 1, when, text)
 
     def _read_records(self, span: RecordRange, there: DiscoveryOffset) -> Iterator[list[DiscoveryEvent]]:

@@ -200,27 +200,33 @@ class StreamWatch:
             self._warnings.add(text)
             LOG.warning("%s", text)
 
-    def generations(self, here: DiscoveryOffset) -> StreamCreationTimes:
-        """Creation times of the streams; requested only if they may differ from those of ``here``."""
+    def look(self, here: DiscoveryOffset) -> tuple[StreamCreationTimes, tuple[int, str] | None]:
+        """Creation times of the streams, requested only if they may differ from those of ``here``; and sequence and
+        time of the record that is now in the place of its mark, None if there is none."""
         if time.monotonic() - self._refreshed < _REFRESH and self.streams.generations == here.generations:
             try:
                 if self.mark_exists(here.mark, timeout=_MARK):
-                    return here.generations
+                    return here.generations, here.mark
             except Unavailable:
                 pass  # the stream may be gone
         now = self.refresh().generations
         if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
             now = replace(now, advisories=here.generations.advisories)
-        return now
+        if not (now.events and here.mark[0]):
+            return now, None
+        stream, at = self.layout.events, here.mark[0]
+        found = self.api.get(stream, seq=at) or self.api.message(stream, seq=at)  # a replica may lack it
+        return now, None if found is None else (found.sequence, found.time)
 
     # --- marks ---------------------------------------------------------------------------------------------------
 
     def write_mark(self) -> tuple[int, str]:
         """Store a mark at the end of the stream of events; returns its sequence and time."""
-        self.api.publish(self.layout.mark_subject, b"", {})
+        stored = self.api.publish(self.layout.mark_subject, b"", {})
         mark = self.api.message(self.layout.events, last_by_subj=self.layout.mark_subject)
-        if mark is None:
-            raise Unavailable(f"the stream {self.layout.events!r} lost a record at once: its limits are too small")
+        if mark is None or mark.sequence < stored:
+            why = "its limits are too small, or its leader has changed"
+            raise Unavailable(f"the stream {self.layout.events!r} does not have what it stored at {stored}: {why}")
         return mark.sequence, mark.time
 
     def mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:

@@ -1,5 +1,5 @@
-"""What readers of discovery are told of streams that expire, lag and go back: simulated streams, whose leader stores and
-whose replica answers direct gets."""
+"""What readers of discovery are told of streams that expire, lag and go back: simulated streams, of which the leader
+stores, and a replica answers direct gets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import orjson
 import pytest
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, Position, SourceKey
-from mama_spark.contracts.errors import MamaError
+from mama_spark.contracts.errors import MamaError, Unavailable
 from mama_spark.nats.discovery import consumer_advisories as adv
 from mama_spark.nats.discovery.layout import DiscoveryLayout
 from mama_spark.nats.discovery.reader import DiscoveryReader
 from mama_spark.nats.jetstream import client
 from mama_spark.nats.protocol.direct_get import StoredMessage
+from mama_spark.nats.subjects import NO_READERS
 
 from tests.simulation.jetstream_api import JetStream
 from tests.simulation.jetstream_rules import API, Stored, Stream, matches, text_of
@@ -27,6 +28,7 @@ LAYOUT = DiscoveryLayout(kept=KEPT)
 EVENTS, ADVISORIES = LAYOUT.events, LAYOUT.advisories or ""
 DESK = SourceKey("desk", 7)
 EVENT, GAP, GONE = DiscoveryEventKind.EVENT, DiscoveryEventKind.GAP, DiscoveryEventKind.UNSUBSCRIBED
+IMAGE_END = DiscoveryEventKind.IMAGE_END
 
 
 class Streams(client.JetStream):
@@ -115,17 +117,20 @@ def message_of(found: Stored) -> StoredMessage:
 
 
 class Query:
-    """A query, of which each micro-batch is a run of its own: nothing but the offset is left of the one before."""
+    """A query; if it ``restarts``, nothing but the offset is left of its last micro-batch."""
 
-    def __init__(self, streams: Streams, begin: str = "latest") -> None:
-        self.streams = streams
-        self.at: Position = DiscoveryReader(streams, LAYOUT, 0.0).initial_offset(begin)
+    def __init__(self, streams: Streams, *, restarts: bool = True) -> None:
+        self._streams, self._restarts, self._reader = streams, restarts, DiscoveryReader(streams, LAYOUT, 0.0)
+        self.at: Position = self._reader.initial_offset("latest")
 
     def plan(self) -> Position:
-        return dict(json.loads(json.dumps(DiscoveryReader(self.streams, LAYOUT, 0.0).latest_offset(self.at, None, None))))
+        if self._restarts:
+            self._reader = DiscoveryReader(self._streams, LAYOUT, 0.0)
+        return dict(json.loads(json.dumps(self._reader.latest_offset(self.at, None, None))))
 
     def read(self, end: Position) -> list[DiscoveryEvent]:
-        blocks = DiscoveryReader(self.streams, LAYOUT, 0.0).read(self.at, end)
+        """In another process."""
+        blocks = DiscoveryReader(self._streams, LAYOUT, 0.0).read(self.at, end)
         self.at = end
         return [event for block in blocks for event in block]
 
@@ -194,3 +199,59 @@ def test_what_a_replica_lacks_is_awaited_where_nothing_is_told_at_the_end(stream
     assert end["advisories"] > gone
     streams.stale[ADVISORIES] = [before, before]
     assert [event.sequence for event in query.read(end)] == [gone]
+
+
+@pytest.mark.parametrize("grown", [0, 1, 20])
+@pytest.mark.parametrize("advisories", ["old", "new"])
+@pytest.mark.parametrize("restarts", [True, False], ids=["runs", "one run"])
+def test_a_stream_that_was_restored_from_an_older_copy_is_a_gap_and_an_image(
+    streams: Streams, restarts: bool, advisories: str, grown: int
+) -> None:
+    query = Query(streams, restarts=restarts)
+    streams.tell(b"kept")
+    query.run()
+    copies = {name: streams.state(name) for name in (EVENTS, ADVISORIES)}
+    for n in range(9):
+        streams.tell(b"%d" % n)
+    for n in range(50):
+        streams.leave(f"c{n}")
+    assert [event.kind for event in query.run()].count(EVENT) == 9
+    if advisories == "new":
+        copies[ADVISORIES] = streams.state(ADVISORIES)
+    for n in range(50):
+        streams.leave(f"{NO_READERS[0]}{n}")
+    assert query.run() == []
+    lost_after = query.at["events"]
+    streams.rules.streams.update(copies)
+    streams.rules._owners.clear()
+    streams.now += 1.0
+    for n in range(grown):
+        streams.tell(b"lost %d" % n)
+    assert DiscoveryReader(streams, LAYOUT, 0.0).latest_offset(query.at, None, query.at) == query.at
+    told = query.run()
+    assert [(event.kind, event.gap) for event in told] == [(GAP, (lost_after + 1,) * 2), (IMAGE_END, None)]
+    for _ in range(2):
+        new = [(EVENT, streams.tell(b"new")), (GONE, streams.leave("new"))]
+        assert [(event.kind, event.sequence) for event in query.run()] == new
+
+
+def test_a_replica_that_lacks_the_mark_moves_nothing(streams: Streams) -> None:
+    before = streams.state(EVENTS)
+    query = Query(streams)
+    streams.stale[EVENTS] = [before]
+    assert query.plan() == query.at
+
+
+def test_a_leader_that_lacks_the_mark_that_was_just_stored_is_asked_again(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(streams)
+    leader = streams.state(EVENTS)
+    told = streams.tell(b"new")
+    message = Streams.message
+    with monkeypatch.context() as patch:
+        patch.setattr(Streams, "message", lambda _, __, **which: message_of(leader.find(which)))  # type: ignore[arg-type]
+        with pytest.raises(Unavailable, match="its leader has changed"):
+            query.plan()
+    assert Streams.message is message
+    assert [(event.kind, event.sequence) for event in query.run()] == [(EVENT, told)]

@@ -348,6 +348,9 @@ PLAIN = DiscoveryOffset(100, (100, "t"), 9, MADE)
         (HERE, DiscoveryOffset.in_image(AFTER_SOURCES, SOURCES_AGAIN, 3),
          [RecordRange("events", 100, 120, (100, TIME), 40), StreamRecreated("sources", 40),
           ImageRange(AFTER_SOURCES, 0, 3)]),
+        # restored from an older copy: a gap and an image
+        *((start, DiscoveryOffset.in_image(AFTER_EVENTS, MADE, 3),
+           [StreamRecreated("events", 100), ImageRange(AFTER_EVENTS, 0, 3)]) for start in (HERE, PLAIN)),
         # however far it has grown since
         *((PLAIN, DiscoveryOffset(last, (last, "u"), 9, EVENTS_AGAIN),
            [StreamRecreated("events", 100), RecordRange("events", 0, last)]) for last in (3, 100, 5_000)),
