@@ -6,7 +6,6 @@ as they exist. A position is the next sequence and the identity of the log.
 
 from __future__ import annotations
 
-import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -14,7 +13,6 @@ from typing import ClassVar
 
 from mama_spark.contracts.bridge import DiscoveryEvent, DiscoveryEventKind, SourceKey
 from mama_spark.contracts.errors import ConfigError
-from mama_spark.contracts.message import Int64s
 from mama_spark.contracts.record_log import Bounds, RecordLog, RecordLogBridge, Records
 
 from .log_discovery import LogDiscovery, LogOffset, Present, same_log
@@ -109,16 +107,21 @@ class RecordedDiscovery(LogDiscovery):
         if not same_log(end, self._bounds(end)):
             yield [self._gap(first, last, self.recreated)]
             return
-        log, read = self.log, list[Int64s]()
-        known = log.missing(first - 1, last)
-        yield [self._gap(a, b, "deleted before they were read") for a, b in known]
-        for records in log.read(first - 1, last, self.topics):
-            read.append(records.sequences)
-            yield list(self.events(self._log_name, records))
-        gone = log.missing(first - 1, last)
-        if gone != known:  # of the others nobody can tell whether they were on our topics
-            told = sorted([*known, *((n, n) for sequences in read for n in sequences.tolist())])
-            yield [self._gap(a, b, "deleted while they were read") for a, b in _outside(gone, told)]
+        log, after = self.log, first - 1
+        known = log.missing(after, last)
+        told = [self._gap(a, b, "deleted before they were read") for a, b in known]
+        for records in log.read(after, last, self.topics):
+            yield told
+            lost = self._overtaken(after, int(records.sequences[0]), known)
+            told, after = [*lost, *self.events(self._log_name, records)], int(records.sequences[-1])
+        yield [*told, *self._overtaken(after, last + 1, known)]
+
+    def _overtaken(self, after: int, until: int, known: list[tuple[int, int]]) -> list[DiscoveryEvent]:
+        """A gap for the records behind what was read, and before ``until``, that the log has removed by now: nobody can
+        tell whether they were on our topics. Not for missing ones that are ``known``."""
+        after = max([after, *(b for a, b in known if a <= after + 1)])
+        end = min(self._bounds().first, until) - 1
+        return [self._gap(after + 1, end, "deleted while they were read")] if end > after else []
 
     @abstractmethod
     def events(self, origin: str, records: Records) -> Iterator[DiscoveryEvent]:
@@ -127,17 +130,3 @@ class RecordedDiscovery(LogDiscovery):
     @abstractmethod
     def sources(self, log: RecordLog, first: int, last: int) -> dict[SourceKey, DiscoveryEvent]:
         """The last state of each source, from the records of these sequences."""
-
-
-def _outside(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The parts of ``ranges`` that are in none of ``others``; both ascend, and have inclusive ends."""
-    found, after = [], iter([*others, (sys.maxsize, sys.maxsize)])
-    low, high = next(after)
-    for begin, end in ranges:
-        while begin <= end:
-            while high < begin:
-                low, high = next(after)
-            if begin < low:
-                found.append((begin, min(end, low - 1)))
-            begin = high + 1
-    return found

@@ -87,7 +87,9 @@ class RecordedNotes(RecordedDiscovery):
             yield DiscoveryEvent(DiscoveryEventKind(kind), int(at), origin, int(sequence), source, payload)
 
     def sources(self, log: RecordLog, first: int, last: int) -> dict[SourceKey, DiscoveryEvent]:
-        found = (event for records in log.read(first - 1, last) for event in self.events(log.name, records))
+        found = (
+            event for records in log.read(first - 1, last, self.topics) for event in self.events(log.name, records)
+        )
         return {e.source: e for e in found if e.source is not None and e.kind is DiscoveryEventKind.RECORD}
 
 
@@ -137,25 +139,50 @@ class TestRecordedDiscovery(DiscoveryReadingSuite):
         with pytest.raises(ConfigError, match=f"the log '{name}' has no number 3 yet: the last is 1"):
             recorder.initial_offset(((name, 3),))
 
-    def test_what_is_deleted_while_it_is_read_is_a_gap_unless_it_was_read_or_known(
+    def test_what_is_removed_before_it_is_read_is_a_gap_once(
         self, site: DiscoverySetup, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         recorder = site.make()
         recorder.open()
-        for n in range(1, 9):
+        for n in range(1, 10):
             recorder.announce(SourceKey("a", n), b"%d" % n, 30.0)
         begun = recorder.initial_offset("earliest")
-        end, broker, read = recorder.latest_offset(begun), MemoryBroker.get(recorder.image()[-1].origin), MemoryLog.read
-        broker.delete([1, 2])
+        end, broker = recorder.latest_offset(begun), MemoryBroker.get(recorder.image()[-1].origin)
+        log, read = MemoryLogs(broker.name).log(broker.name), MemoryLog.read
+        broker.delete([1, 2, 5])
 
-        def late(log: MemoryLog, after: int, up_to: int, topics: Sequence[str] = ()) -> Iterator[Records]:
-            broker.delete([3, 4, 6])
-            yield from read(log, after, up_to, topics)
-            broker.delete([5, 8])
+        def late(_: MemoryLog, *__: object) -> Iterator[Records]:
+            log.trim(4)
+            yield from read(log, 3, 4)
+            log.trim(6)
+            yield from read(log, 5, 6)
+            log.trim(9)
+            yield from read(log, 8, 8)
+            log.trim(10)
 
         monkeypatch.setattr(MemoryLog, "read", late)
         found = [event for events in recorder.read(begun, end) for event in events]
-        assert [event.gap or event.sequence for event in found] == [(1, 2), 5, 7, 8, (3, 4), (6, 6)]
+        assert [event.gap or event.sequence for event in found] == [(1, 2), (5, 5), (3, 3), 4, 6, (7, 9)]
+
+    @pytest.mark.parametrize("told_first", [False, True])
+    def test_records_on_other_topics_that_are_removed_after_they_were_read_are_no_gap(
+        self, site: DiscoverySetup, told_first: bool
+    ) -> None:
+        recorder = site.make()
+        recorder.open()
+        begun, broker = recorder.initial_offset("earliest"), MemoryBroker.get(recorder.image()[-1].origin)
+        log, told = MemoryLogs(broker.name).log(broker.name), 1 if told_first else 6
+        for n in range(1, 7):
+            if n == told:
+                recorder.announce(SourceKey("a", 1), b"one", 30.0)
+            else:
+                log.append(MessageBatch.of(["other"], [b""]))
+        reading, found = recorder.read(begun, recorder.latest_offset(begun)), list[DiscoveryEvent]()
+        while not found:
+            found += next(reading)
+        log.trim(6)
+        found += [event for events in reading for event in events]
+        assert [event.gap or event.sequence for event in found] == [told]
 
 
 # --- memory ---------------------------------------------------------------------------------------------------------
