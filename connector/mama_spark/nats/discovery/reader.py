@@ -147,7 +147,9 @@ class DiscoveryReader:
         if events <= here.events and advisories <= here.advisories and generations == here.generations:
             return None
         marks = [m for m in (mark, here.mark, *(() if stop is None else (stop.mark,))) if m[0] <= events]
-        events, advisories = max(events, here.events), max(advisories, here.advisories)
+        events = max(events, here.events)
+        if generations.advisories == here.generations.advisories:
+            advisories = max(advisories, here.advisories)
         best = max(marks, default=here.mark)
         return replace(here, events=events, mark=best, advisories=advisories, generations=generations).as_json()
 

@@ -255,3 +255,17 @@ def test_a_leader_that_lacks_the_mark_that_was_just_stored_is_asked_again(
             query.plan()
     assert Streams.message is message
     assert [(event.kind, event.sequence) for event in query.run()] == [(EVENT, told)]
+
+
+def test_a_stream_of_advisories_that_was_made_again_is_read_from_its_first(streams: Streams) -> None:
+    query = Query(streams)
+    for n in range(50):
+        streams.leave(f"c{n}")
+    assert [event.kind for event in query.run()] == [GONE] * 50
+    lost_after = query.at["advisories"]
+    streams.now += 1.0
+    streams.rules.create(now=streams.now, **LAYOUT.streams()[-1])
+    for consumer in ("first", "next"):
+        gone = streams.leave(consumer)
+        assert gone < lost_after
+        assert [event.sequence for event in query.run() if event.gap is None] == [gone]
