@@ -95,7 +95,8 @@ class DiscoveryReader:
         made, before = (generations.sources, generations.events), (here.generations.sources, here.generations.events)
         if not here.before_streams and (made != before or mark not in (None, here.mark)):
             return start if stop is not None else self._begin_again(here, limit)
-        overdue = mark is None or self._is_old(mark[1])
+        shorter = mark is None and self.watch.streams.last_event < here.mark[0]
+        overdue = shorter or self._is_old(here.mark[1])
         return self._advance(here, generations, overdue, limit, stop) or start
 
     def _begin_again(self, here: DiscoveryOffset, limit: int | None) -> Position:

@@ -30,11 +30,13 @@ class DiscoveryStreams:
 
     :ivar generations: creation times of the existing streams
     :ivar last: sequence of the newest record in the stream of sources
-    :ivar now: microseconds since the epoch, by the server's clock
+    :ivar last_event: sequence of the newest record in the stream of events
+    :ivar now: microseconds since the epoch, by the clock of the leader of the stream of events: marks have its time
     """
 
     generations: StreamCreationTimes
     last: int
+    last_event: int
     now: int
 
     @property
@@ -71,10 +73,10 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
     created = {name: info.created for name, info in there.items()}
     advisories = "" if layout.advisories is None else created.get(layout.advisories, ABSENT)
     generations = StreamCreationTimes(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
-    last = there[layout.sources].last if layout.sources in there else 0
-    now = [micros(info.now) for info in there.values()]
+    last, last_event = (there[name].last if name in there else 0 for name in (layout.sources, layout.events))
+    now = [micros(info.now) for info in (found[layout.events], *there.values()) if info is not None]
     # Time of day: stamps an image where no stream is there to tell the server's time.
-    return DiscoveryStreams(generations, last, now[-1] if now else time.time_ns() // 1000)
+    return DiscoveryStreams(generations, last, last_event, now[0] if now else time.time_ns() // 1000)
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
@@ -155,7 +157,7 @@ class StreamWatch:
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout) -> None:
         self.api, self.layout = api, layout
-        self.streams = DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0)
+        self.streams = DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0, 0)
         self._refreshed = float("-inf")
         self._warnings: set[str] = set()
 
@@ -202,7 +204,7 @@ class StreamWatch:
 
     def look(self, here: DiscoveryOffset) -> tuple[StreamCreationTimes, tuple[int, str] | None]:
         """Creation times of the streams, requested only if they may differ from those of ``here``; and sequence and
-        time of the record that is now in the place of its mark, None if there is none."""
+        time of the record that is now in the place of its mark, None if there is none, or if the mark has no time."""
         if time.monotonic() - self._refreshed < _REFRESH and self.streams.generations == here.generations:
             try:
                 if self.mark_exists(here.mark, timeout=_MARK):
@@ -212,7 +214,7 @@ class StreamWatch:
         now = self.refresh().generations
         if now.advisories == ABSENT and here.generations.advisories:  # until it exists again
             now = replace(now, advisories=here.generations.advisories)
-        if not (now.events and here.mark[0]):
+        if not (now.events and here.mark[0] and here.mark[1]):
             return now, None
         stream, at = self.layout.events, here.mark[0]
         found = self.api.get(stream, seq=at) or self.api.message(stream, seq=at)  # a replica may lack it

@@ -34,11 +34,13 @@ IMAGE_END = DiscoveryEventKind.IMAGE_END
 class Streams(client.JetStream):
     """:ivar now: time of the server, seconds since the epoch; readers have another clock
     :ivar stale: older states of a stream, from which the replica answers first
+    :ivar ahead: seconds by which the clock of a stream's leader is ahead of the others, for what is asked about it
     """
 
     def __init__(self) -> None:
         self.now, self.rules = 1e9, JetStream()
         self.stale: dict[str, list[Stream]] = {}
+        self.ahead: dict[str, float] = {}
         super().__init__(lambda: SimpleNamespace(info=SimpleNamespace(max_payload=1 << 20)), 5.0)  # type: ignore[arg-type,return-value]
         for config in LAYOUT.streams():
             self.rules.create(now=self.now, **config)
@@ -103,7 +105,8 @@ class Streams(client.JetStream):
         found: list[dict[str, Any] | MamaError] = []
         for call, body in calls:
             answer: Any
-            (answer,) = self.rules.request(f"{API}{call}", "", b"" if body is None else orjson.dumps(body), self.now)
+            now = self.now + self.ahead.get(call.rpartition(".")[2], 0.0)
+            (answer,) = self.rules.request(f"{API}{call}", "", b"" if body is None else orjson.dumps(body), now)
             self.store(adv.AUDITS)
             try:
                 found.append(client.read_answer(call, answer, final))
@@ -255,6 +258,41 @@ def test_a_leader_that_lacks_the_mark_that_was_just_stored_is_asked_again(
             query.plan()
     assert Streams.message is message
     assert [(event.kind, event.sequence) for event in query.run()] == [(EVENT, told)]
+
+
+def test_readers_that_push_out_the_marks_of_each_other_do_not_move(streams: Streams) -> None:
+    streams[EVENTS].config["max_msgs_per_subject"] = 1
+    streams.store(LAYOUT.event_subject(SourceKey("other", 1)))  # stays the first
+    queries = [Query(streams), Query(streams)]
+    for _ in range(2):
+        assert [query.plan() for query in queries] == [query.at for query in queries]
+        streams.pass_time(KEPT / 4)
+        assert [query.run() for query in queries] == [[], []]  # one micro-batch, in which they have a new mark
+    told = streams.tell(b"new")
+    assert [[event.sequence for event in query.run()] for query in queries] == [[told], [told]]
+
+
+def test_a_beginning_that_was_removed_is_a_gap_also_where_a_replica_still_has_it(streams: Streams) -> None:
+    query = Query(streams)
+    for n in range(3):
+        streams.tell(b"%d" % n)
+    before = streams.state(EVENTS)
+    streams.pass_time(2 * KEPT)
+    told = streams.tell(b"new")
+    query.at = DiscoveryReader(streams, LAYOUT, 0.0).initial_offset(((EVENTS, 2),))
+    streams.stale[EVENTS] = [before]
+    assert [(event.kind, event.gap, event.sequence) for event in query.run() if event.origin != ADVISORIES] == [
+        (GAP, (2, told - 1), None),
+        (EVENT, None, told),
+    ]
+
+
+def test_a_mark_has_the_age_of_the_server_that_stored_it(streams: Streams) -> None:
+    streams.ahead[ADVISORIES] = 10 * KEPT
+    query = Query(streams)
+    assert query.plan() == query.at
+    streams.pass_time(KEPT / 4)
+    assert query.plan() != query.at
 
 
 def test_a_stream_of_advisories_that_was_made_again_is_read_from_its_first(streams: Streams) -> None:
