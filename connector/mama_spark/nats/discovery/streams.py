@@ -177,7 +177,9 @@ class StreamWatch:
         return "" if found is None else found.time
 
     def last_advisory(self) -> int:
-        return 0 if self.advisories is None else self.api.first_and_last(self.advisories)[1]
+        """Sequence of the newest advisory at the leader: a replica may lack it."""
+        info = None if self.advisories is None else self.api.stream(self.advisories)
+        return 0 if info is None else info.last
 
     def refresh(self) -> DiscoveryStreams:
         self.streams = find_streams(self.api, self.layout)

@@ -295,6 +295,21 @@ def test_a_mark_has_the_age_of_the_server_that_stored_it(streams: Streams) -> No
     assert query.plan() != query.at
 
 
+def test_an_image_begins_with_the_advisories_of_the_leader(streams: Streams) -> None:
+    query = Query(streams)
+    streams.tell(b"kept")
+    copied, behind = streams.state(EVENTS), streams.state(ADVISORIES)
+    streams.tell(b"lost")
+    streams.leave("c")
+    assert [event.kind for event in query.run()] == [EVENT, EVENT, GONE]
+    streams.rules.streams[EVENTS] = copied
+    streams.rules._owners.clear()
+    streams.stale[ADVISORIES] = [behind] * 3
+    assert [event.kind for event in query.run()] == [GAP, IMAGE_END]
+    streams.stale.clear()
+    assert query.run() == []
+
+
 def test_a_stream_of_advisories_that_was_made_again_is_read_from_its_first(streams: Streams) -> None:
     query = Query(streams)
     for n in range(50):
