@@ -7,9 +7,9 @@ reported as a gap. Deletions of single messages or of subjects by an operator ca
 
 **A stream that was deleted and created again** has another creation time. Then the reader gets a gap and, unless it is
 the stream of advisories, a new image. So it does where the stream of events was restored from an older copy: another
-record is in the place of its mark, or a new mark is stored at or before the offset. Not detected is
-a copy that has grown beyond the offset, and still has the mark, which a limit left behind what was read; or in which a
-renewal took the place of the mark, and expired.
+record is in the place of its mark, or a new mark is stored at or before the offset. Not detected is a copy that has
+grown beyond the offset, and still has the mark, which a limit left behind what was read; or in which a renewal took the
+place of the mark, and expired.
 
 **Why the reader is not** :class:`~mama_spark.discovery.log_discovery.LogDiscovery`: its offset is a place in one log.
 On NATS it is a place in each of two streams, with a mark, and checkpoints hold such offsets.
