@@ -227,11 +227,15 @@ class StreamWatch:
     def write_mark(self) -> tuple[int, str]:
         """Store a mark at the end of the stream of events; returns its sequence and time."""
         stored = self.api.publish(self.layout.mark_subject, b"", {})
-        mark = self.api.message(self.layout.events, last_by_subj=self.layout.mark_subject)
-        if mark is None or mark.sequence < stored:
-            why = "its limits are too small, or its leader has changed"
-            raise Unavailable(f"the stream {self.layout.events!r} does not have what it stored at {stored}: {why}")
-        return mark.sequence, mark.time
+
+        def find(_: float) -> tuple[int, str]:  # a new leader may not have applied it yet
+            mark = self.api.message(self.layout.events, last_by_subj=self.layout.mark_subject)
+            if mark is None or mark.sequence < stored:
+                why = "its limits are too small, or its leader has changed"
+                raise Unavailable(f"the stream {self.layout.events!r} does not have what it stored at {stored}: {why}")
+            return mark.sequence, mark.time
+
+        return self.api.retry("the request for a new mark", find)
 
     def mark_exists(self, mark: tuple[int, str], timeout: float | None = None) -> bool:
         found = self.api.get(self.layout.events, timeout, seq=mark[0]) if mark[0] else None

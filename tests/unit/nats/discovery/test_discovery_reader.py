@@ -41,7 +41,8 @@ class Streams(client.JetStream):
         self.now, self.rules = 1e9, JetStream()
         self.stale: dict[str, list[Stream]] = {}
         self.ahead: dict[str, float] = {}
-        super().__init__(lambda: SimpleNamespace(info=SimpleNamespace(max_payload=1 << 20)), 5.0)  # type: ignore[arg-type,return-value]
+        link = SimpleNamespace(info=SimpleNamespace(max_payload=1 << 20), up=True, closed=False, drive=lambda *_: None)
+        super().__init__(lambda: link, 5.0)  # type: ignore[arg-type,return-value]
         for config in LAYOUT.streams():
             self.rules.create(now=self.now, **config)
 
@@ -249,15 +250,18 @@ def test_a_leader_that_lacks_the_mark_that_was_just_stored_is_asked_again(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query = Query(streams)
-    leader = streams.state(EVENTS)
+    leader, message, lag = streams.state(EVENTS), Streams.message, [1]
     told = streams.tell(b"new")
-    message = Streams.message
-    with monkeypatch.context() as patch:
-        patch.setattr(Streams, "message", lambda _, __, **which: message_of(leader.find(which)))  # type: ignore[arg-type]
-        with pytest.raises(Unavailable, match="its leader has changed"):
-            query.plan()
-    assert Streams.message is message
+
+    def lagging(api: Streams, stream: str, **which: Any) -> StoredMessage | None:
+        return message_of(leader.find(which)) if lag and lag.pop() else message(api, stream, **which)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Streams, "message", lagging)
     assert [(event.kind, event.sequence) for event in query.run()] == [(EVENT, told)]
+    streams.timeout, lag[:] = 0.0, [1]
+    streams.tell(b"newer")
+    with pytest.raises(Unavailable, match="its leader has changed"):
+        query.plan()
 
 
 def test_readers_that_push_out_the_marks_of_each_other_do_not_move(streams: Streams) -> None:
