@@ -105,11 +105,11 @@ def test_sub_follows_from_now_on_over_a_restart_of_the_server_until_ctrl_c(tmp_p
         client.create_stream("ORDERS", ["orders.>"])
         store(client, "ORDERS", plain("orders.old", 3))
         command = [sys.executable, "-u", "-m", "mama_spark.cli", "sub", "orders.>", "--url", server.url]
-        out = tmp_path / "out"
-        with out.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file)
+        out, err = tmp_path / "out", tmp_path / "err"
+        with out.open("wb") as file, err.open("wb") as errors:
+            process = subprocess.Popen(command, stdout=file, stderr=errors)
         try:
-            eventually(lambda: server.ask("varz")["connections"] == 2, "it is connected")
+            eventually(lambda: err.read_bytes() == b"mama: follows ORDERS from sequence 4\n", "it is connected")
 
             def sent_and_shown(number: list[int]) -> bool:
                 store(client, "ORDERS", [("orders.new", b"%d" % number[0], None)])
