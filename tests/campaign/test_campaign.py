@@ -60,6 +60,16 @@ def test_the_oracle_sees_each_kind_of_fault(
     assert found.faults(may_double=False, may_fail=False, ordered=True) == wrong
 
 
+def test_the_oracle_counts_equal_rows() -> None:
+    def wrong(stored: int, acked: int) -> dict[str, int]:
+        found = judge(Counter({ROW: 2}), [StoredMessage(*ROW, None)] * stored, [event(ROW)] * acked)
+        return found.faults(may_double=False, may_fail=False, ordered=True)
+
+    assert [wrong(*n) for n in ((2, 2), (1, 2), (3, 2), (2, 1), (2, 3))] == [
+        {}, {"lost": 1}, {"doubled": 1}, {"unaccounted": 1}, {"unaccounted": 1}
+    ]  # fmt: skip
+
+
 def test_rows_are_the_same_whenever_they_are_asked_for() -> None:
     amount = Amount(2, 2, 700)
     assert len(expected(amount)) == 2 * 2 * 700

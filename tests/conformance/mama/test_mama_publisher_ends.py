@@ -239,9 +239,9 @@ def test_destroy_while_sends_are_answered(harness: MamaHarness, recorder: Callba
         for _ in range(8):
             recorder.heard.clear()
             publisher = published(harness, transport, recorder, queue=queue)
-            for _ in range(2):
-                pool.submit(memory_sends, publisher, 40)
-                pool.submit(publisher.destroy)
+            tasks = [pool.submit(memory_sends, publisher, 40) for _ in range(2)]
+            tasks += [pool.submit(publisher.destroy) for _ in range(2)]
+            assert [one.exception(60) for one in tasks] == [None] * 4
             until(lambda p=publisher: p.state is PublisherState.DESTROYED)  # type: ignore[misc]
             assert recorder.count("destroy") == 1
             assert recorder.heard[-1][0] == "destroy"

@@ -201,6 +201,23 @@ class StoredEngineSuite:
         assert one.publish(b"y", client="other", ids=True) == (AckRun(StoreOutcome.DUPLICATE, 1, 2),)
         assert one.taken(2) == [1, 2]
 
+    def test_sync_counts_what_came_before_it_and_no_more(self, one: StoredEngineHarness) -> None:
+        accept, sync = one.engine.accept, one.engine.sync
+        accept("a", b"", b"1", [], NO_EXTENSION)
+        accept("b", b"", b"2", [], NO_EXTENSION)
+        accept("a", b"", b"3", [], NO_EXTENSION)
+        first = sync("a")
+        accept("a", b"", b"4", [], NO_EXTENSION)
+        accept("silent", b"", b"5", [])
+        second, other = sync("a"), sync("b")
+        one.engine.flush()
+        assert [one.known(outcomes) for outcomes in (first, second, other)] == [
+            (AckRun(StoreOutcome.STORED, 1, 1), AckRun(StoreOutcome.STORED, 1, 3)),
+            (AckRun(StoreOutcome.STORED, 1, 4),),
+            (AckRun(StoreOutcome.STORED, 1, 2),),
+        ]
+        assert one.sync("silent") == ()
+
     @pytest.mark.spec("ML-14")
     def test_cancel_ends_subscriptions_and_not_the_acknowledgements(self, one: StoredEngineHarness) -> None:
         one.engine.compile("w", b"")

@@ -107,6 +107,7 @@ def test_any_mix_of_faults_conserves_every_row(fixture: PublisherFixture) -> Non
     publisher = fixture.publisher(WindowConfig(64, 16, wait_timeout=0.1, retry=RETRY), on_resend=told.append)
     for i in range(4):
         publisher.put(batch(500, i * 500), context=i)
+    publisher.wait_settled()  # the thread alone resends
     publisher.drain()
     assert conserved(publisher)
     assert told

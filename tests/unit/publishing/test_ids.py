@@ -117,6 +117,15 @@ def test_streams_stand_before_all_else_in_the_hash() -> None:
     assert bytes(digest(batch)[0]).hex() == expected
 
 
+def test_a_retry_with_shuffled_rows_keeps_each_id_with_its_content() -> None:
+    rng = random.Random(5)
+    rows: list[Row] = [(f"t.{i % 7}", b"%d" % (i % 3000), None) for i in range(20_000)]
+    first = dict(zip(ids_of(rows, [1000, 9000]), rows, strict=True))
+    rng.shuffle(rows)
+    second = dict(zip(ids_of(rows, [5000]), rows, strict=True))
+    assert first == second
+
+
 def test_equal_rows_are_numbered_from_zero() -> None:
     rows: list[Row] = [("t", b"x", None)] * 5000
     assert [int(i.rsplit("-", 1)[1]) for i in ids_of(rows, [1, 2, 700])] == list(range(5000))

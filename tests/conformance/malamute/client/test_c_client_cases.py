@@ -195,6 +195,16 @@ def opened(broker: Scripted, answer: commands.Command = OK) -> MalamuteClient:
         return opening.result(PATIENCE)
 
 
+def test_closing_does_not_wait_for_a_broker_that_goes_before_it_answers() -> None:
+    script = Scripted()
+    client = opened(script)
+    with ThreadPoolExecutor(1) as beside:
+        closing = beside.submit(client.close, 1e6)
+        assert decode(script.get()[1]) == commands.Close()
+        script.close()
+        closing.result(PATIENCE)
+
+
 def test_closing_ends_a_call_that_the_broker_does_not_answer(scripted: Scripted) -> None:
     client = opened(scripted)
     with ThreadPoolExecutor(1) as beside:

@@ -198,7 +198,10 @@ def test_without_callbacks_nothing_is_kept_or_made_of_an_answer(
     monkeypatch.setattr(CallbackDelivery, "add", lambda *args: made.append(args))
     harness.deny()
     for source in (harness.source, harness.denied):
-        publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, source, None, None)
+        if source == harness.source:
+            publisher = Publisher.create(transport, harness.symbol, source)
+        else:
+            publisher = Publisher.create_with_callbacks(transport, None, harness.symbol, source, None, None)
         assert publisher.get_user_callbacks() is None
         for i in range(5):
             publisher.send(a_message(i))

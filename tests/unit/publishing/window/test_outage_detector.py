@@ -34,6 +34,13 @@ def test_waiting_messages_are_an_outage_after_the_timeout_whatever_is_in_flight(
     assert (outage.noticed, outage.declared) == (noticed, declared)
 
 
+def test_where_nothing_waits_no_time_counts() -> None:
+    outage = OutageDetector(TIMEOUT, NOTICE)
+    assert not checked(outage, 0, 99, in_flight=0)
+    assert not checked(outage, 99, 99 + TIMEOUT)
+    assert outage.check(False, 1, 99.5 + TIMEOUT)
+
+
 def test_after_a_reconnect_an_answer_may_take_its_time_but_no_longer() -> None:
     outage = OutageDetector(TIMEOUT, NOTICE)
     assert checked(outage, 0, TIMEOUT + 0.5)
