@@ -26,9 +26,12 @@ from pyarrow.fs import FileSelector, FileType
 from tests.support.flight_logs import (
     BATCH,
     STREAM,
+    abort_dead_letters,
+    commit_dead_letters,
     flights,
     rows,
     stage,
+    stage_letters,
 )
 
 pytestmark = pytest.mark.thorough
@@ -131,3 +134,16 @@ def test_prefix_with_objects_of_others_is_refused_and_left_as_it_is(table: str, 
 def test_bucket_that_does_not_exist_is_found_before_the_first_publish(storage: dict[str, str]) -> None:
     with pytest.raises(FlightLogError, match="no-such-bucket"):
         Staging("s3://no-such-bucket/log", storage, BATCH, 0, 0).check()
+
+
+def test_dead_letters_live_in_an_object_store_from_check_to_replay(table: str, storage: dict[str, str]) -> None:
+    parts = stage_letters(table, STREAM, 2, storage=storage)
+    assert commit_dead_letters(table, storage, STREAM, parts, app=("query-1", 0)).committed == 1
+    assert commit_dead_letters(table, storage, STREAM, parts, app=("query-1", 0)).committed == 0, "they are there"
+    assert abort_dead_letters(table, storage, STREAM, parts).recorded
+    second = WriteId("query-1", "run-1", 1, "nats")
+    stage_letters(table, second, 1, "failed", storage=storage)
+    assert abort_dead_letters(table, storage, second).uncommitted == 1
+    got = {(r["flight_id"], r["committed"]) for r in rows(table, storage)}
+    assert got == {("dead-0", True), ("dead-1", True), ("failed-0", False)}
+    assert sorted(unpublished(table, storage)["id"].to_pylist()) == ["dead-0", "dead-1", "failed-0"]

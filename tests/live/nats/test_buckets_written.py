@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from mama_spark.cli.main import main
 from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.server.nats_server import NatsServer
@@ -191,3 +191,33 @@ def test_a_replicated_bucket_tells_conflicts_and_repetitions_alike(nats_cluster:
         assert all("the key was at revision" in reason for reason in report.counts.reasons)
         again = write(nats_cluster.url, rows, attempt=1)
         assert (again.counts.acked, again.counts.duplicates, len(admin.messages("KV_B"))) == (100, 100, 100)
+
+
+def test_flight_log_and_dead_letters_say_what_became_of_each_change(
+    nats_server: NatsServer, admin: Admin, tmp_path: Path
+) -> None:
+    make(nats_server.url)
+    admin.create_stream("DEAD", ["dead"])
+    letters: dict[str, Any] = {"onError": "deadletter", "deadLetterTable": f"{tmp_path}/dead"}
+    letters["deadLetterTopic"] = "dead"
+    rows: list[dict[str, Any]] = [
+        {"key": "a", "value": b"1"},
+        {"key": "a", "value": b"2", "expectedRevision": 7},
+        {"key": "a..b", "value": b"3"},
+        {"key": "b", "operation": "delete"},
+    ]
+    write(nats_server.url, rows, flightLog=f"{tmp_path}/log", **letters)
+    names = ("topic", "event", "sequence", "info")
+    flights = DeltaTable(f"{tmp_path}/log").to_pyarrow_table().sort_by("topic")
+    told = [tuple(row[name] for name in names) for row in flights.to_pylist() if row["kind"] == "flight"]
+    conflict = "the key was at revision 1, and 7 was expected"
+    assert sorted(told, key=str) == [
+        ("$KV.B.a", "acked", 1, None),
+        ("$KV.B.a", "completed_exceptionally", None, conflict),
+        ("$KV.B.a..b", "completed_exceptionally", None, "topic '$KV.B.a..b' has an empty token"),
+        ("$KV.B.b", "acked", 2, None),
+    ]
+    dead = DeltaTable(f"{tmp_path}/dead").to_pyarrow_table().sort_by("topic").to_pylist()
+    assert [(row["payload"], row["info"]) for row in dead][:1] == [(b"2", conflict)]
+    sent = {m.headers["Mama-Error-Topic"][0]: (m.payload, m.headers["Mama-Error-Info"]) for m in admin.messages("DEAD")}
+    assert sent == {"$KV.B.a": (b"2", [conflict]), "$KV.B.a..b": (b"3", ["topic '$KV.B.a..b' has an empty token"])}

@@ -105,6 +105,18 @@ def test_a_repetition_stores_what_is_missing_behind_what_is_there(nats_server: N
     assert numbers == [n for n in range(100) if n not in (3, 50)] + [3, 50, *range(100, 120)]
 
 
+def test_two_attempts_at_once_store_each_row_once(nats_server: NatsServer, admin: Admin) -> None:
+    """The second one waits as long as the first one renews its marker, and then finds everything."""
+    query = Query(nats_server.url, {"waitTimeout": "30s"})  # a lease that a slow thread renews in time, too
+    slow = threading.Thread(target=lambda: query.attempt(batches(rows(0, 200), 20, 0.3)))
+    slow.start()
+    eventually(lambda: admin.info(STREAM)["state"]["messages"], "the first one publishes")
+    second = query.attempt(rows(0, 200), attempt=1)
+    slow.join()
+    assert second.counts.duplicates == 200
+    assert stored(admin) == Counter(rows(0, 200))
+
+
 def test_an_attempt_that_stood_still_publishes_nothing_when_another_has_taken_over(
     nats_server: NatsServer, admin: Admin
 ) -> None:
@@ -230,6 +242,20 @@ def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_
         assert again.counts.duplicates >= 400
         assert stored(admin) == Counter(rows(0, 600))
         assert admin.info("MAMA_BATCHES")["config"]["num_replicas"] == 3
+
+
+def test_streams_that_cannot_serve_are_named_before_anything_is_sent(nats_server: NatsServer, admin: Admin) -> None:
+    def refused(says: str) -> None:
+        assert says in (Query(nats_server.url).attempt(rows(0, 10)).fatal or "")
+        assert not admin.info(STREAM)["state"]["messages"]
+
+    admin.create_stream("TAKEN", ["MAMA_BATCHES.>"])
+    refused("option exactlyOnce needs the stream 'MAMA_BATCHES'")
+    admin.api("STREAM.DELETE.TAKEN")
+    admin.api(f"STREAM.DELETE.{STREAM}")
+    # the process has a connection by which it knew the stream
+    admin.create_stream(STREAM, ["once.>"], retention="workqueue")
+    refused("has the retention 'workqueue'")
 
 
 @pytest.mark.parametrize(

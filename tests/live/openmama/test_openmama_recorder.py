@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 from mama_spark.mama.messages.status import MsgStatus, SubscriptionMsgType
+from mama_spark.openmama.recorder.record_source import MamaRecordSource
+from mama_spark.openmama.recorder.settings import OpenMamaRecorderSettings
 from mama_spark.openmama.source.name_server import NameServer
 from mama_spark.openmama.wire.frames import FrameType
 from mama_spark.recording.recorder import Recorder
@@ -157,3 +161,49 @@ def test_over_zmq_nothing_but_plain_messages_is_sent_to_publishers(log: Recorded
     assert {kind for _, kind in source.script.requests} == {FrameType.PUBLISH}
     assert [(row["gap_from"], row["gap_to"]) for row in log.rows("gap")] == [(2, 2)]
     assert not log.rows("image", "recap", "dictionary")
+
+
+def test_messages_wait_while_the_log_takes_nothing_and_the_peer_stays_known(server: NameServer) -> None:
+    free = threading.Event()
+
+    class SlowWriter:
+        stored, waiting = 0, 0
+
+        def write(self, batch: Any, give_up: Callable[[], bool] = lambda: False) -> bool:
+            while not free.wait(0.01):
+                if give_up():
+                    return False
+            self.stored += len(batch)
+            return True
+
+        def reconnect(self, give_up: Callable[[], bool] = lambda: False) -> None: ...
+
+        def drain(self, timeout: float) -> bool:
+            return True
+
+    writer, stop = SlowWriter(), threading.Event()
+    settings = OpenMamaRecorderSettings.of({"url": url_of(server), "topics": "OM.>", "buffer": 100, "report": "off"})
+    recorder = Recorder(MamaRecordSource(settings), writer)
+    thread = threading.Thread(target=recorder.run, args=(stop.is_set,), daemon=True)
+    with peer(url_of(server)) as publisher:
+        watched = Watched(publisher)
+        thread.start()
+        watched.until(lambda: publisher.naming and publisher.naming.peers, "the recorder is there")
+        free.set()
+        watched.until(lambda: publisher.wanted("OM.A"), "the recorder subscribes")
+        free.clear()
+        numbers = count(1)
+
+        def published_until_some_wait() -> bool:
+            """The first ones may all be in the batch that is being written."""
+            assert publisher.publish("OM.A", basic(next(numbers)))
+            return recorder.counts.waiting >= 1
+
+        watched.until(published_until_some_wait, "messages wait")
+        free.set()
+        published = next(numbers) - 1
+        watched.until(lambda: writer.stored > published, "all are written, and the peer")
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert recorder.counts.gaps == 0

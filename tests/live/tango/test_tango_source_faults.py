@@ -207,6 +207,17 @@ def test_a_client_that_sends_invalid_data_and_does_not_read_uses_limited_memory(
             assert probe.call("read", device=source.address(DEVICE), attribute="State")["value"] == "ON"
 
 
+def test_many_idle_connections_leave_room_for_the_next(source: TangoEventSource, probe: DeviceProbe) -> None:
+    idle = [socket.create_connection(("127.0.0.1", source.port), TIMEOUT) for _ in range(200)]
+    try:
+        for half in idle[::2]:
+            half.sendall(_calls()[1][:30])
+        still_serves(source, probe)
+    finally:
+        for found in idle:
+            found.close()
+
+
 @pytest.mark.spec("TG-35")
 def test_threads_push_at_the_same_time_without_mixing_frames(source: TangoEventSource, probe: DeviceProbe) -> None:
     """Frames of an event stay together, counters have no gap"""

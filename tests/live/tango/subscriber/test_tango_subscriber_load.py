@@ -4,6 +4,7 @@ servers that are not there; losses.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import threading
@@ -231,6 +232,31 @@ def test_a_server_that_never_answers_does_not_block_closing(tmp_path: Path) -> N
             watch = Watch(subscriber)
             subscriber.subscribe(f"tango://127.0.0.1:{port}/a/b/c#dbase=no", "x", mode=EventSubMode.ASYNC)
             assert reasons(watch.wait(Kind.ERROR, 2)) == {"API_DeviceTimedOut"}
+
+
+@pytest.mark.spec("TG-45")
+def test_a_server_that_is_no_tango_server_is_a_repeated_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection, contextlib.suppress(OSError):
+                    connection.recv(4096)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with TangoSubscriber(timeouts=FAST, timeout=TIMEOUT) as subscriber:
+            watch = Watch(subscriber)
+            address = f"tango://127.0.0.1:{listener.getsockname()[1]}/a/b/c#dbase=no"
+            subscriber.subscribe(address, "x", mode=EventSubMode.ASYNC)
+            watch.wait(Kind.ERROR, 2)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(TIMEOUT)
 
 
 # --- Losses that no later event shows: the recorder hears of them from servers of PyTango 10.3.1 and 9.3.6 ------------
