@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from ipaddress import ip_address
 from typing import Any
 
 import psutil
 import pytest
 from mama_spark.cli.main import parse
-from mama_spark.contracts.errors import ConfigError
+from mama_spark.contracts.errors import ConfigError, Unavailable
 from mama_spark.malamute.broker.broker.broker import Broker, BrokerSettings
 from mama_spark.malamute.broker.broker.security import Security
 from mama_spark.malamute.broker.configuration import load
@@ -91,3 +92,8 @@ def test_metrics_are_served_at_an_address_that_is_named(address: str) -> None:
     """Without a host, it would be all interfaces."""
     with pytest.raises(ConfigError, match="metrics are served at host:port"):
         MetricsServer(address, {})
+
+
+def test_metrics_at_a_port_that_is_taken_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Unavailable, match="cannot serve metrics"):
+        MetricsServer(f"127.0.0.1:{taken.getsockname()[1]}", {})

@@ -122,6 +122,15 @@ def test_wrong_last_id_reaches_the_handler_with_the_message_and_is_resent_there(
 # --- refusals --------------------------------------------------------------------------------------------------
 
 
+def test_429_in_mid_stream_shrinks_the_window_and_loses_nothing(tmp_path: Path) -> None:
+    with NatsPublisherHarness.started(tmp_path, jetstream="max_buffered_msgs: 10") as harness:
+        with harness.publisher(max_in_flight=500, refill_allowed_at=250, retry_config=RETRY) as publisher:
+            for i in range(1000):
+                publisher.publish_async(harness.topic, b"%d" % i)
+        assert publisher.counters.acked == 1000
+        assert sorted(map(int, harness.payloads())) == list(range(1000))
+
+
 LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
 
 

@@ -21,6 +21,7 @@ from tests.support.flight_logs import (
     BATCH,
     STREAM,
     T0,
+    abort_dead_letters,
     commit_dead_letters,
     flights,
     rows,
@@ -93,6 +94,22 @@ def test_without_dead_letters_there_is_no_part_and_close_may_be_repeated(tmp_pat
     assert staging.close() == []
     parts = stage_letters(tmp_path, BATCH, 2)
     assert [p.rows for p in parts] == [2]
+
+
+def test_large_dead_letters_are_written_as_several_parts(tmp_path: Path) -> None:
+    staging = DeadLetterStaging(str(tmp_path), {}, BATCH, 0, 0, part_rows=10)
+    for i in range(3):
+        payload = pa.array([np.random.default_rng(i).bytes(100_000)] * 10, pa.binary())
+        names = pa.array([f"{i}-{j}" for j in range(10)])
+        staging.add_dead_letters(names, names, payload, None, [("TOO_LARGE", 413, "big")] * 10, np.full(10, T0))
+    assert [p.rows for p in staging.close()] == [10, 10, 10]
+
+
+def test_abort_after_a_commit_does_nothing(tmp_path: Path) -> None:
+    parts = stage_letters(tmp_path, STREAM, 1)
+    commit_dead_letters(str(tmp_path), {}, STREAM, parts, app=("query-1", 0))
+    assert abort_dead_letters(str(tmp_path), {}, STREAM, parts).recorded
+    assert ids(tmp_path) == [("dead-0", True)]
 
 
 def test_batch_with_both_tables_dead_letters_first(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mama_spark.flightlog import maintenance, transaction
 from mama_spark.flightlog.commit import abort, commit
 from mama_spark.flightlog.folder import WriteId
 from mama_spark.flightlog.maintenance import adopt_orphans, compact, compact_after_commit, maintain
-from mama_spark.flightlog.parts import GROUP_BYTES, OpenPart
+from mama_spark.flightlog.parts import GROUP_BYTES, OpenPart, Part
 from mama_spark.flightlog.storage import TableStore
 
 from jobs import maintain as job
@@ -321,6 +322,23 @@ def test_job_maintains_all_tables_and_tells_of_those_that_it_could_not(
 def test_job_refuses_a_wrong_setting(conf: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         job.run(conf, {})
+
+
+def copies(log: Path, write_id: WriteId, number: int) -> list[Part]:
+    """The parts of as many tasks: one part under many names."""
+    (part,) = stage(log, write_id, flights(1, write_id.prefix))
+    folder = Path(part.path).parent
+    for i in range(1, number):
+        os.link(log / part.path, log / folder / f"{i:05d}.parquet")
+    return [part, *(replace(part, path=f"{folder.as_posix()}/{i:05d}.parquet") for i in range(1, number))]
+
+
+def test_the_parts_of_2000_tasks_are_one_commit(tmp_path: Path) -> None:
+    write_id = WriteId(None, "run", None, "nats")
+    result = commit(str(tmp_path), {}, write_id, copies(tmp_path, write_id, 2_000))
+    assert (result.committed, result.version) == (2_000, 1)
+    assert DeltaTable(tmp_path).version() == 1
+    assert len(DeltaTable(tmp_path).file_uris()) == 2_000
 
 
 def test_expired_entries_of_the_log_are_looked_for_now_and_then(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import until
 
 from tests.support.mama.mama_harness import CallbackRecorder, MemoryMamaHarness, a_message, dispatch, fails, published
+from tests.support.nats.nats_servers import Admin
 from tests.support.publisher_harness import NatsPublisherHarness
 
 
@@ -67,6 +69,27 @@ def test_the_transport_tells_what_happens_to_its_connection(
     fails(Status.PLATFORM, publisher.send, a_message(), match="closed the connection")
     assert TransportEvent.CONNECT.name == "CONNECT"
     until(lambda: recorder.count("error") == 2)
+
+
+def test_a_server_that_restarts_is_told_and_publishing_goes_on(tmp_path: Path, recorder: CallbackRecorder) -> None:
+    server = NatsServer(tmp_path / "nats").start()
+    with Admin(server.url) as admin:
+        admin.create_stream("T", ["t.>"])
+        transport, events = Transport.create("pub", server.url, call_timeout=60, destroy_timeout=60), list[str]()
+        transport.set_transport_callback(lambda t, event, info, closure: events.append(event.name))
+        publisher = Publisher.create_with_callbacks(transport, None, "x", "t", None, recorder.callbacks())
+        publisher.send(a_message(1))
+        until(lambda: recorder.count("success") == 1)
+        server.stop()
+        until(lambda: events == ["DISCONNECT"])
+        server.start()
+        publisher.send(a_message(2))  # waits until the transport takes it
+        publisher.destroy()
+        until(lambda: events == ["DISCONNECT", "RECONNECT"])
+        assert recorder.counters == (1, 0, 2, 1)
+        assert [m.payload for m in admin.messages("T")] == [encode(a_message(i)) for i in (1, 2)]
+        transport.destroy()
+    server.stop()
 
 
 def test_a_live_jetstream_context_is_a_transport(nats_server: NatsServer, recorder: CallbackRecorder) -> None:

@@ -96,6 +96,8 @@ def test_rows_that_cannot_travel_are_named_with_the_reason() -> None:
         1: BadTopic, 2: BadTopic, 3: BadTopic, 5: TooLarge, 6: BadRow, 7: BadRow
     }  # fmt: skip
     assert "256 bytes" in str(bad[3])
+    assert fr.check(batch.slice(0, 1), carries=True) == [], "the bad topics are in the dictionary only"
+    assert [frames[1] for frames in fr.frames(batch.slice(0, 1))] == [b""]
     assert sorted(dict(fr.check(batch, carries=False))) == [1, 2, 3], "ids do not travel, so they may be anything"
 
 

@@ -73,6 +73,11 @@ def test_bad_frames_are_refused(vector: dict[str, Any]) -> None:
         decode(frames_of(vector))
 
 
+@each("vector", kind("bad", layers={"server"}))
+def test_what_only_a_server_can_refuse_is_read(vector: dict[str, Any]) -> None:
+    assert encode(decode(frames_of(vector))) == frames_of(vector)
+
+
 @each("vector", kind("encode_error"))
 def test_what_does_not_fit_is_not_written(vector: dict[str, Any]) -> None:
     with pytest.raises(BadFrame):

@@ -208,6 +208,12 @@ def test_what_c_programs_write_into_strings_does_not_lose_the_message() -> None:
     assert stale.get("c") == 7
 
 
+def test_another_version_is_refused_as_the_library_does() -> None:
+    with pytest.raises(BadMessage) as e:
+        omnm.decode(bytes.fromhex("4f02000f0100780001"))
+    assert e.value.status is Status.WRONG_FIELD_TYPE
+
+
 @each("v", kind("encode_error"))
 def test_values_that_cannot_be_encoded_are_refused(v: dict[str, Any]) -> None:
     with pytest.raises(StatusError) as e:

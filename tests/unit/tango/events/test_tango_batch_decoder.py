@@ -92,8 +92,24 @@ def scalar_events(draw: st.DrawFn) -> Frames:
     return encode(Event(topic, CallInfo(draw(st.integers(0, 2**32 - 1))), value, (), draw(st.booleans())))
 
 
+@st.composite
+def spoiled(draw: st.DrawFn) -> Frames:
+    """An event with some changed bytes, or with a frame of another event."""
+    frames = list(draw(scalar_events() | st.sampled_from(EVENTS)))
+    index = draw(st.integers(1, 3))
+    if draw(st.booleans()):
+        frames[index] = draw(st.sampled_from(EVENTS))[index]
+        return frames
+    octets = bytearray(frames[index])
+    for _ in range(draw(st.integers(1, 3))):
+        if octets:
+            octets[draw(st.integers(0, len(octets) - 1))] = draw(st.integers(0, 255))
+    frames[index] = bytes(octets)
+    return frames
+
+
 @examples(300)
-@given(st.lists(scalar_events() | st.sampled_from(EVENTS), max_size=12), st.integers(1, 3))
+@given(st.lists(scalar_events() | st.sampled_from(EVENTS) | spoiled(), max_size=12), st.integers(1, 3))
 def test_columns_equal_the_general_decoder(rows: list[Frames], times: int) -> None:
     """Also with layouts that were cached from the same rows."""
     decoder = BatchDecoder()
