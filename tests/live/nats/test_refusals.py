@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from mama_spark.nats.read.logs import NatsLogs
 from mama_spark.nats.server.nats_server import NatsServer
 from mama_spark.testing.waiting import eventually
 
-from tests.support.fault_driver import Driver
+from tests.support.fault_driver import Driver, fresh_message_gets_through
 from tests.support.nats.nats_servers import Admin
 
 LOGIN: dict[str, Any] = {"user": "a", "password": "p"}
@@ -45,6 +45,33 @@ def test_a_topic_that_is_a_request_to_the_server_is_no_request(
     assert [message.payload for message in admin.messages("S")] == [b"stays"]
 
 
+REFUSED = (0, 1, 1_200, 1_201, 1_300, 2_999)
+
+
+@pytest.mark.parametrize(
+    ("n", "refused", "order"),
+    [(3_000, REFUSED, {"dedup": False}), (300, range(300), {"dedup": False}), (3_000, REFUSED, {"ordered": True})],
+    ids=["unordered", "all", "ordered"],
+)
+def test_of_fast_batches_exactly_those_rows_fail_that_the_server_refuses(
+    nats_server: NatsServer, admin: Admin, n: int, refused: Sequence[int], order: dict[str, Any]
+) -> None:
+    """At the beginning of a batch, in it, one after the other, and at the beginning of later ones."""
+    limits = {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
+    admin.create_stream("S", ["s.>"], discard="new", allow_batched=True, **limits)
+    for row in refused:
+        admin.publish(f"s.{row}", b"")
+    with Driver(nats_server.url, wait_timeout=60.0, ack_mode="batch", attempts=1, **order) as driver:
+        driver.put([f"s.{row}" for row in range(n)], n)
+        driver.drain()
+        assert sorted(int(o.payload[:8]) for o in driver.outcomes if o.event != "acked") == list(refused)
+        assert all("subject exceeded" in reason for reason in driver.reasons), driver.reasons[:3]
+        if refused is not REFUSED:
+            assert driver.counters.sends < 2 * n, "behind the first refusal each message is sent alone, once more"
+        if "ordered" in order:
+            driver.in_order(admin)
+
+
 def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsServer, admin: Admin) -> None:
     """Also by the next task of the same process, which has the same connection."""
 
@@ -61,6 +88,18 @@ def test_a_stream_that_was_missing_is_found_once_it_is_made(nats_server: NatsSer
     assert rejected("s.a", *many) == many
     admin.create_stream("MANY", ["m.>"])
     assert rejected("s.a", *many) == []
+
+
+def test_what_overruns_a_server_is_not_lost(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "n", jetstream="max_buffered_msgs: 50") as server, Admin(server.url) as admin:
+        admin.create_stream("S", ["s.>"])
+        with Driver(server.url, window=512, deadline=110.0) as driver:
+            for _ in range(3):
+                driver.put(["s.a"], 700)
+            driver.drain()
+            assert driver.events() == {"acked": 2_100}, driver.reasons[:3]
+            driver.conserved(admin)
+        fresh_message_gets_through(server.url, "s.new")
 
 
 def test_rows_wait_until_an_account_whose_limits_are_reached_has_room(tmp_path: Path) -> None:

@@ -232,6 +232,28 @@ def test_full_disk_ends_the_query_with_the_reason_and_loses_nothing(
 
 
 @on_nats
+def test_a_second_query_on_a_checkpoint_takes_the_place_of_the_first_and_stores_nothing_twice(case: Case) -> None:
+    """As it happens where a cell of a notebook is run again."""
+
+    def start() -> StreamingQuery:
+        writer = case.read().writeStream.format("mamapub").options(**case.options)
+        return writer.option("checkpointLocation", str(case.checkpoint)).start()
+
+    case.add(40)
+    first = start()
+    eventually(lambda: case.stored() == 40 or not first.isActive, "the first query has published", 240)
+    second = start()
+    eventually(lambda: not first.isActive, "the first query has ended", 240)
+    assert first.exception() is None
+    case.add(30)
+    eventually(lambda: case.stored() == 70 or not second.isActive, "the second query has published", 240)
+    second.processAllAvailable()
+    second.stop()
+    case.conserved(70)
+    assert counts(flights(case.log), "batch_id") == {0: 40, 1: 30}
+
+
+@on_nats
 def test_small_files_of_the_flight_log_are_merged_in_every_so_many_commits(case: Case) -> None:
     for _ in range(3):
         case.add(20)

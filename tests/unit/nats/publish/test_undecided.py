@@ -141,6 +141,7 @@ def test_a_message_that_was_sent_alone_goes_alone_again(how: str) -> None:
     assert send(2) == 0, "the one before it may be lost, and would be stored behind a batch"
     if how == "lost":
         fast.alone.on_disconnected()
+        assert send(2) == 0, "the publisher does not know yet, and another would overtake"
     elif how == "late":
         fast.poll(0, 1)
     else:

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError, OptionError, Unavailable
 from mama_spark.contracts.message import HEADERS_TYPE
-from mama_spark.contracts.record_log import Bounds, CurrentRecords, Records
+from mama_spark.contracts.record_log import Bounds, CurrentRecords, RecordLog, Records
 from mama_spark.memory.logs import MemoryLog, MemoryLogs
 from mama_spark.options import BATCH_READ, SubscribeOptions
 from mama_spark.spark.subscribe import current_rows
 from mama_spark.spark.subscribe.current_rows import current_records, last_of_each
 from mama_spark.spark.subscribe.data_source import MamaSubStreamReader, schema_for, stream_reader
+from mama_spark.spark.subscribe.log_reader import read_range
 from mama_spark.spark.subscribe.offsets import (
     Offsets,
     ReadRange,
@@ -124,6 +125,22 @@ def test_a_batch_that_has_come_is_not_read_again_after_an_outage(
         found += rows["sequence"].to_pylist()
         monkeypatch.setattr(MemoryLog, "bounds", cut)
     assert (found, outages) == ([3], [])
+
+
+def test_after_an_outage_a_range_goes_on_behind_the_last_of_its_records(log: FilledLog) -> None:
+    outages, begun = [Unavailable("an outage")], list[int]()
+
+    def read(_: RecordLog, after: int) -> Iterator[Records]:
+        begun.append(after)
+        return iter([batch(7, "ab"), batch(2, "cd")] if len(begun) == 1 else [])
+
+    def check(_: RecordLog) -> None:
+        if outages:
+            raise outages.pop()
+
+    options = SubscribeOptions.parse({"url": f"memory://{log.name}", "topics": "a"})
+    assert len(list(read_range(options, lambda bridge: bridge.log(log.name), 0, read, check, None))) == 2
+    assert begun == [0, 8]
 
 
 def test_what_came_before_a_snapshot_begins_at_last_is_in_its_list(
