@@ -6,7 +6,7 @@ What the worlds show of NATS and the sink, and the tests of real servers that sh
 - a cut connection, a server that stands still: ``publish``; ``test_nats_faults`` (fast ingest)
 - a killed leader, a follower that is down: ``replicated``, ``ordered``; ``test_cluster`` (fast ingest in order)
 - one of three servers stands still: ``replicated``, ``mamasub``; ``test_frozen_server``
-- order over a killed broker: ``ordered``; ``test_sink_faults`` (fast ingest)
+- order over a killed broker: ``ordered``; ``test_nats_faults`` (killed, in order)
 - a server that restarts under a reader: ``mamasub``; ``test_log_connection_faults`` (killed)
 - writers that stand still, lost acknowledgements: ``exactly-once``; ``test_exactly_once``, ``test_late_copies``
 """

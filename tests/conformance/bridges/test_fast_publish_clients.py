@@ -10,11 +10,11 @@ add_commit..., empty_close..., fail_mode...            headers, flush and refusa
 sustained_ten_thousand...                              ``test_large_batch``
 gap_fail...                                            ``test_jetstream_fast_batch_publish_gap_detection``
 custom_multi_token_inbox..., ...invalid_inbox_tokens   the inbox is the connection's own
-not_enabled_is_typed_and_unsubscribes                  ``test_what_only_fast_ingest_can_do_fails...``
-timeout_closes..., direct_no_ack_commit...             ``test_a_stream_that_never_acknowledges_is_refused``
+not_enabled_is_typed_and_unsubscribes                  ``test_rows_fail_with_the_reason_when_their_stream...``
+timeout_closes..., direct_no_ack_commit...             ``test_what_the_page_says_of_a_stream_is_what_happens``
 ...cancellation... (7)                                 no coroutines: ``test_stop_settles_everything...``
 ...callback...exception...                             ``test_managed_publisher.py``: listeners that raise are counted
-real_subscription_end..., closed_client...             ``test_a_client_closed_for_good_is_an_event``
+real_subscription_end..., closed_client...             ``test_a_users_own_connection_is_used_over_a_cut...``
 wait_defensive_paths, fatal_collector...subscription   no subscription a batch; its answers find it by its id
 async_context..., drop..., finalizer...                batches belong to a bridge, and that is closed
 fatal_collector_timeout..., ...expires...              time-outs are the window's, not the batch's

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from mama_spark.contracts.errors import ConfigError
+from mama_spark.nats.ledger import NatsBatchLedger
 from mama_spark.nats.protocol.acks import AckColumns
 from mama_spark.nats.publish.answers import NatsAnswers
 from mama_spark.nats.publish.bridge import NatsBridge
@@ -235,10 +236,18 @@ def test_leaders_that_change_between_marker_and_first_message_and_in_the_middle_
             return real(self, batch, first)  # type: ignore[arg-type]
 
         monkeypatch.setattr(NatsBridge, "send", send)
+        changes, real_read = list[dict[str, Any]](), NatsBatchLedger.read
+
+        def read_back(self: NatsBatchLedger, *args: Any, **more: Any) -> object:
+            changes.append(admin.api(f"STREAM.LEADER.STEPDOWN.{STREAM}"))
+            return real_read(self, *args, **more)
+
         query = Query(nats_cluster.url, {"maxInFlight": "64"})
         query.attempt(rows(0, 400))
         forget_ids(admin, config["duplicate_window"])
+        monkeypatch.setattr(NatsBatchLedger, "read", read_back)
         again = query.attempt(rows(0, 600), attempt=1)
+        assert changes[0]["success"]
         assert again.counts.duplicates >= 400
         assert stored(admin) == Counter(rows(0, 600))
         assert admin.info("MAMA_BATCHES")["config"]["num_replicas"] == 3

@@ -150,6 +150,7 @@ def test_who_cannot_connect_hears_what_became_of_each_server() -> None:
     assert "Connection refused" in text
     assert f"127.0.0.1:{port}: takes the connection and says nothing" in text
     assert "does not greet as a NATS server does" in text
+    assert "the limit is option connectTimeout; waitTimeout begins when messages are sent" in text
 
 
 @pytest.mark.parametrize("way", ["cut", "reset", "IPv6", pytest.param("killed", marks=pytest.mark.own_server)])

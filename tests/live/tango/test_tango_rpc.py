@@ -39,7 +39,7 @@ def opened(server: TangoServer) -> DeviceProxy:
 # --- what real servers say -----------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("TG-10", "TG-27", "TG-28", "TG-37")
+@pytest.mark.spec("TG-10", "TG-26", "TG-27", "TG-28", "TG-37")
 def test_a_subscription_is_negotiated_confirmed_and_counted(either: TangoServer) -> None:
     with admin_of(either) as admin:
         info = admin.subscribe(SubscriberInfo(either.devices[0], "double", EventType.CHANGE, 5))

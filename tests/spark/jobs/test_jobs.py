@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,10 +316,11 @@ def test_tables_of_sources_that_expire_or_are_not_in_a_new_image_and_of_a_batch_
 ) -> None:
     """A source that expired keeps what it said. With another checkpoint, what happened in between nobody saw."""
     tables = DiscoveryTables(str(tmp_path / "history"), str(tmp_path / "current"))
-    fails = [False]
+    fails, batches = [False], defaultdict[int, list[list[str]]](list)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         tables.write(batch, batch_id)
+        batches[batch_id].append([line(row.asDict()) for row in batch.collect()])
         if fails[0]:
             fails[0] = False
             raise RuntimeError("written and not committed")
@@ -337,6 +339,9 @@ def test_tables_of_sources_that_expire_or_are_not_in_a_new_image_and_of_a_batch_
     with pytest.raises(StreamingQueryException, match="not committed"):
         run()
     run()
+    ((first, again),) = [runs for runs in batches.values() if len(runs) > 1]
+    assert first == again
+    assert "online desk 7" in first
     names = ["online desk 7", "online desk 8", "suspect desk 7", "offline desk 7"]
     assert history(tmp_path / "history") == names
     expired = {"desk 7": ("offline", "OFFLINE", "SUSPECT", "KEPT")}

@@ -109,6 +109,17 @@ def test_retry_in_another_order_loses_nothing_with_default_ids(case: Interrupted
     assert counts(log, "duplicate")[True] >= n // 4
 
 
+@pytest.mark.thorough
+@once
+def test_retry_in_another_order_may_store_packed_rows_twice_and_loses_none(case: InterruptedWrite) -> None:
+    """The id of a pack covers its rows and their order: other packs have other ids."""
+    n = 60_000
+    case.write(case.out_of_order(n, 500, 1_000), pack="lines", packMaxRows="10")
+    log = flights(case.log)
+    assert (set(counts(log, "event")), sum(log["rows"].to_pylist())) == ({"acked"}, n)
+    assert case.stored() > n // 10 + 500  # what the first attempt stored is there beside it
+
+
 # --- found before the first row, or in time --------------------------------------------------------------------
 
 

@@ -72,6 +72,8 @@ TOPICS = {"topics": "a"}
         (SUB, ANY_READ, {"url": "mlp://h/s", "pattern": "x", **TOPICS}, ["topics and pattern exclude each other"]),
         (SUB, ANY_READ, {"stream": "s", "pattern": "x"}, ["option pattern is for Malamute"]),
         (SUB, ANY_READ, {"url": "memory://m", "bucket": "b"}, ["option bucket: memory has no key-value buckets"]),
+        (SUB, ANY_READ, {"bucket": "b", "stream": "S"}, ["bucket and stream exclude each other"]),
+        (SUB, ANY_READ, {"bucket": "b", "decompress": "true"}, ["bucket and decompress exclude each other"]),
         (SUB, ANY_READ, {"streams": "s-*", "latestPerTopic": "true"}, ["latestPerTopic and streams exclude"]),
         (SUB, ANY_READ, {"bucket": "b", "startingOffsets": "latest"}, ["and startingTimestamp have no effect with"]),
         (SUB, ANY_READ, {**TOPICS, "startingOffsets": "tomorrow"}, ["must be one of earliest, latest, now"]),
