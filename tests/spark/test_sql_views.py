@@ -6,10 +6,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mama_spark.nats.server.nats_server import NatsServer
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -59,3 +61,36 @@ def test_the_statements_publish_in_a_file_of_spark_sql(nats_server: NatsServer, 
         admin.api("STREAM.DELETE.SQL")
     assert done.returncode == 0, done.stderr[-3_000:]
     assert len(stored) == done.stdout.count("demo.sql.") == 100, done.stdout
+
+
+@pytest.mark.thorough
+def test_what_the_page_says_that_spark_cannot_do(spark: SparkSession, nats_server: NatsServer) -> None:
+    url, catalog = nats_server.url, "spark.sql.catalog.spark_catalog"
+    rows = spark.createDataFrame([("demo.sql.a", "x")], "topic STRING, value STRING")
+    creations: dict[str, Callable[[], None]] = {
+        "created": lambda: rows.writeTo("created").using("mamapub").option("url", url).create(),
+        "saved": lambda: rows.write.format("mamapub").option("url", url).saveAsTable("saved"),
+    }
+    view = f"(topic STRING, value STRING) USING mamapub OPTIONS (url '{url}')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW rows_out {view}")
+    delta = spark.conf.get(catalog)
+    with Admin(url) as admin:
+        admin.create_stream("SQL", ["demo.sql.>"])
+        with pytest.raises(AnalysisException, match="mamapub cannot overwrite"):
+            spark.sql("INSERT OVERWRITE rows_out SELECT 'demo.sql.a', 'x'")
+        rows.write.insertInto("rows_out")
+        for create in creations.values():
+            with pytest.raises(Py4JJavaError, match=r"\[INTERNAL_ERROR\] Executed create failed"):
+                create()
+        assert len(admin.messages("SQL")) == 1
+        spark.conf.set(catalog, "builtin")
+        try:
+            for name, create in creations.items():
+                create()
+                with pytest.raises(AnalysisException, match="mamapub cannot be a table of Spark's catalog"):
+                    rows.write.insertInto(name)
+                spark.sql(f"DROP TABLE {name}")
+        finally:
+            spark.conf.set(catalog, str(delta))
+        assert len(admin.messages("SQL")) == 3
+        admin.api("STREAM.DELETE.SQL")
