@@ -43,7 +43,7 @@ def table(result: Result, durations: Sequence[str]) -> list[str]:
 def text(result: Result, durations: Sequence[str] = _DURATIONS) -> str:
     given = result["given"]
     where = f"; checkpoints: {given['checkpoints']}" if given["checkpoints"] else ""
-    head = f"{given['rate']:,.0f} messages of {given['size']} bytes a second for {given['seconds']:g} s after a warm-up"
+    head = f"{given['rate']:,.0f} messages ({given['size']} bytes) a second for {given['seconds']:g} s after a warm-up"
     return "\n".join([f"Milliseconds, ratios to Kafka; {head}{where}.", "", *table(result, durations)])
 
 

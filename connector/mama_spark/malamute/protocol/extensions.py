@@ -8,9 +8,9 @@ commands it sends. Layout, version 1::
 
 | tag | field | value | in |
 |---|---|---|---|
-| 1 | features | number-4: 1 credit, 2 sequence, 4 acks, 8 confirm, 16 headers, 32 log, 64 credit for sending, \
+| 1 | features | number-4: 1 credit, 2 sequence, 4 acks, 8 confirm, 16 headers, 32 log, 64 send credit, \
 128 discovery, 256 message blocks | OPEN; OK of OPEN: those the broker supports |
-| 2 | credit | number-4: how many more bytes the client may send (:class:`.SendWindow`) | OK of OPEN, PONG |
+| 2 | send credit | number-4: how many more bytes the client may send (:class:`.SendWindow`) | OK of OPEN, PONG |
 | 3 | sequence | number-8: the message's number in its stream | DELIVER |
 |   |   | number-8: the subscription begins after it | OK of a READ without `after` |
 | 4 | time | number-8: time of storage, microseconds since the epoch | DELIVER |
