@@ -184,7 +184,7 @@ CONTENDERS = [
     Contender("await", "`foreachPartition`, awaited `js.publish`", (24_000, 24_000), await_each),
     Contender("async", "`foreachPartition`, `publish_async`, futures gathered", (240_000, 200_000), gather_futures),
     Contender("async-id", "the same with `Nats-Msg-Id`", (200_000, 180_000), gather_futures_with_ids, ids=True),
-    Contender("simple", "a 30-line Python data source around the same", (280_000, 240_000), simple_source),
+    Contender("simple", "the same in a 30-line Python data source", (280_000, 240_000), simple_source),
     Contender(
         "sink-batch", "**mamapub**, `dedup=false`, `ackMode=batch`", FAST,
         sink(dedup="false", ackMode="batch"), goal=True,
