@@ -16,7 +16,7 @@ TITLES = {
     "decode-single": "decode one by one",
     "encode": "encode in batches",
     "encode-single": "encode one by one, all four frames",
-    "receive": "**subscriber**, decoding and numbering in memory, 40 attributes",
+    "receive": "**subscriber** that decodes and numbers events, stores nothing, 40 attributes",
     "record-nats": "**`mama record`** to JetStream, stored on disk",
     "record-durable": "**`mama record`** to `mama broker`, engine `durable`",
     "push": "**event source**, nobody subscribed",

@@ -15,13 +15,13 @@ started 10, stopped 11, state 12, suspect 13, checked 14 |
 | 20 | u32 | first | first counter of a gap; last counter before a restart; first counter of summed-up errors |
 | 24 | u32 | last | last counter of a gap; first counter after a restart; last counter of summed-up errors |
 | 28 | i64 | count | number of lost events of a gap, -1: unknown; number of further errors that an error sums up |
-| 36 | 4 u32 | sizes | bytes of each frame: topic, byte order, call info, data; 0: there is none |
+| 36 | 4 u32 | sizes | bytes of each frame: topic, byte order, call info, data; 0: empty or none |
 | 52 | | | the frames as received; of a push, as they will be sent, without the counter |
 
 The topic of a record is ``<prefix>.<host>.<domain>.<family>.<member>.<attribute>.<event>`` in lower case, as in Tango.
 Parts are percent-encoded, so that each is one token of a NATS subject; ``-`` stands for no attribute. Instead of an
 event type, GAP has ``gap``, RESTART ``restart``, and ONLINE, OFFLINE, SUSPECT ``heartbeat``: readers can select these;
-the first frame of a gap is the topic of its events, its other frames are empty. Records about the writer itself have
+a gap's first frame is the Tango topic of its events, its others are empty. Records about the writer itself have
 the topic ``<prefix>.<name>``.
 """
 
