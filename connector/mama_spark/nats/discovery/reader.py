@@ -29,6 +29,7 @@ from .offsets import (
 from .streams import StreamWatch
 
 _ADVANCE = 600.0  #: age in seconds of the record at an offset, at which the offset advances without an event
+_MANY = 100  #: advisories that requests of the reader itself may have made: no reason to advance an offset
 
 
 class DiscoveryReader:
@@ -96,7 +97,7 @@ class DiscoveryReader:
         if not here.before_streams and (made != before or mark not in (None, here.mark)):
             return start if stop is not None else self._begin_again(here, limit)
         shorter = mark is None and self.watch.streams.last_event < here.mark[0]
-        overdue = shorter or self._is_old(here.mark[1])
+        overdue = shorter or self._is_old(here.mark[1]) or self._falls_behind(here)
         return self._advance(here, generations, overdue, limit, stop) or start
 
     def _begin_again(self, here: DiscoveryOffset, limit: int | None) -> Position:
@@ -139,7 +140,8 @@ class DiscoveryReader:
         mark = self.watch.write_mark()
         if mark[0] <= here.events:
             return None if stop is not None else self._begin_again(here, limit)
-        if (share is None or found < share) and self._is_old(self.watch.advisory_time(here.advisories)):
+        moves = self._falls_behind(here) or self._is_old(self.watch.advisory_time(here.advisories))
+        if moves and (share is None or found < share):
             advisories = max(advisories, self.watch.last_advisory())  # those that tell nothing expire, too
         if rest is None or changed < rest:
             events = mark[0]  # all of it
@@ -157,6 +159,12 @@ class DiscoveryReader:
     def _is_old(self, time: str) -> bool:
         """Whether an offset has to move on from a record of this time, so that the record is still kept."""
         return self.watch.now - micros(time) / 1e6 > min(_ADVANCE, self.layout.kept / 10)
+
+    def _falls_behind(self, here: DiscoveryOffset) -> bool:
+        """Whether half of the kept advisories, and at least :data:`_MANY`, have come since an offset: the stream may
+        keep them for less time than :data:`_ADVANCE`."""
+        first, last = self.watch.streams.advisories
+        return last - here.advisories > max(_MANY, (last - first) // 2)
 
     def _scan_events(self, here: DiscoveryOffset, limit: int | None) -> tuple[int, int]:
         """The result of :meth:`_scan`; at most one without a limit."""

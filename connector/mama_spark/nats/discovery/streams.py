@@ -31,12 +31,14 @@ class DiscoveryStreams:
     :ivar generations: creation times of the existing streams
     :ivar last: sequence of the newest record in the stream of sources
     :ivar last_event: sequence of the newest record in the stream of events
+    :ivar advisories: sequences of the first and the newest record in the stream of advisories; zeros without it
     :ivar now: microseconds since the epoch, by the clock of the leader of the stream of events: marks have its time
     """
 
     generations: StreamCreationTimes
     last: int
     last_event: int
+    advisories: tuple[int, int]
     now: int
 
     @property
@@ -74,9 +76,11 @@ def _streams(layout: DiscoveryLayout, found: dict[str, StreamInfo | None]) -> Di
     advisories = "" if layout.advisories is None else created.get(layout.advisories, ABSENT)
     generations = StreamCreationTimes(created.get(layout.sources, ""), created.get(layout.events, ""), advisories)
     last, last_event = (there[name].last if name in there else 0 for name in (layout.sources, layout.events))
+    told = there.get(layout.advisories or "")
+    kept = (0, 0) if told is None else (told.first, told.last)
     now = [micros(info.now) for info in (found[layout.events], *there.values()) if info is not None]
     # Time of day: stamps an image where no stream is there to tell the server's time.
-    return DiscoveryStreams(generations, last, last_event, now[0] if now else time.time_ns() // 1000)
+    return DiscoveryStreams(generations, last, last_event, kept, now[0] if now else time.time_ns() // 1000)
 
 
 def ensure_streams(api: JetStream, layout: DiscoveryLayout) -> DiscoveryStreams:
@@ -157,7 +161,7 @@ class StreamWatch:
 
     def __init__(self, api: JetStream, layout: DiscoveryLayout) -> None:
         self.api, self.layout = api, layout
-        self.streams = DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0, 0)
+        self.streams = DiscoveryStreams(StreamCreationTimes("", "", ""), 0, 0, (0, 0), 0)
         self._refreshed = float("-inf")
         self._warnings: set[str] = set()
 

@@ -64,10 +64,10 @@ class Streams(client.JetStream):
     def leave(self, consumer: str) -> int:
         return self.store(f"{adv.DELETED}S.{consumer}")
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float, advisories_kept: float = KEPT) -> None:
         self.now += seconds
-        for stream in (self[EVENTS], self[ADVISORIES]):
-            kept = (n for n, message in stream.messages.items() if message.time > self.now - KEPT)
+        for stream, age in ((self[EVENTS], KEPT), (self[ADVISORIES], advisories_kept)):
+            kept = (n for n, message in stream.messages.items() if message.time > self.now - age)
             stream.purge(next(kept, stream.last + 1))
 
     def state(self, name: str) -> Stream:
@@ -178,6 +178,17 @@ def test_advisories_that_tell_nothing_and_expire_are_no_gap(streams: Streams, pa
         told = [streams.tell(b"e")] if busy else []
         streams.pass_time(pause)
         assert [event.sequence for event in query.run()] == told
+    gone = streams.leave("c")
+    assert [(event.kind, event.sequence) for event in query.run()] == [(GONE, gone)]
+
+
+def test_advisories_that_are_kept_for_a_short_time_are_no_gap(streams: Streams) -> None:
+    query = Query(streams)
+    for _ in range(100):
+        for _ in range(10):
+            streams.store(adv.AUDITS)
+        streams.pass_time(KEPT / 500, advisories_kept=KEPT / 10)
+        assert query.run() == []
     gone = streams.leave("c")
     assert [(event.kind, event.sequence) for event in query.run()] == [(GONE, gone)]
 
