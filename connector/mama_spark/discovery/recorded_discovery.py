@@ -111,16 +111,19 @@ class RecordedDiscovery(LogDiscovery):
         known = log.missing(after, last)
         told = [self._gap(a, b, "deleted before they were read") for a, b in known]
         for records in log.read(after, last, self.topics):
+            lost = self._overtaken(log, after, int(records.sequences[0]), known)  # before the consumer takes its time
             yield told
-            lost = self._overtaken(after, int(records.sequences[0]), known)
             told, after = [*lost, *self.events(self._log_name, records)], int(records.sequences[-1])
-        yield [*told, *self._overtaken(after, last + 1, known)]
+        yield [*told, *self._overtaken(log, after, last + 1, known)]
 
-    def _overtaken(self, after: int, until: int, known: list[tuple[int, int]]) -> list[DiscoveryEvent]:
+    def _overtaken(self, log: RecordLog, after: int, until: int, known: list[tuple[int, int]]) -> list[DiscoveryEvent]:
         """A gap for the records behind what was read, and before ``until``, that the log has removed by now: nobody can
-        tell whether they were on our topics. Not for missing ones that are ``known``."""
+        tell whether they were on our topics. Not for missing ones that are ``known``, nor for those that are removed
+        between the records of one block while it comes."""
         after = max([after, *(b for a, b in known if a <= after + 1)])
-        end = min(self._bounds().first, until) - 1
+        if until <= after + 1:
+            return []
+        end = min(log.bounds().first, until) - 1
         return [self._gap(after + 1, end, "deleted while they were read")] if end > after else []
 
     @abstractmethod
