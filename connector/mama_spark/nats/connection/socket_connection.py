@@ -292,7 +292,7 @@ def _connect_error(driver: SocketDriver, settings: NatsSettings) -> MamaError:
     if not each and lost is not None and lost.cause is not Cause.TIMEOUT:
         each = [lost.text]
     last = f" ({'; '.join(each)})" if each else ""
-    advice = "start one there, or correct the url"
+    advice = "start one there, or correct option url (of commands: --url)"
     if lost is not None and lost.cause is Cause.SERVER:
         advice = "its log may say more"
     elif SAYS_NOTHING in said.values():
