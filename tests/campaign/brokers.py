@@ -86,7 +86,7 @@ class CampaignBroker(ABC):
 
     def store(self) -> Path:
         """Folder of the server's files."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} fills no disk")
 
     def fill_disk(self, more: int) -> None:
         """Files may grow by ``more`` bytes beyond the largest there is now."""

@@ -4,13 +4,13 @@ than any server remembers their ids."""
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -72,12 +72,13 @@ def frozen(tmp_path: Path) -> Iterator[Frozen]:
             stat = Path(f"/proc/{node.pid}/stat")
             eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the server stands still")
             yield from batches(GIVEN[500:-1])
-            time.sleep(60.0)
+            Event().wait()  # until it is killed
 
         killed = get_context("fork").Process(target=Query(proxy.url, OPTIONS).attempt, args=(come(),))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(client, "PATIENCE", TIMEOUT)  # it does not leave the server before, however slow it is
             killed.start()
+            ends.callback(killed.kill)
             eventually(lambda: found.stored() == 500, "they are stored")
             node.pause()
             eventually(lambda: b"row 600" in proxy.heard, "rows are in its buffers")
